@@ -1,0 +1,1 @@
+"""The choices that make softmax attention: positions × span."""

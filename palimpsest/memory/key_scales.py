@@ -1,0 +1,44 @@
+"""Key scales: how large the features of a key, and of a query, may be."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..spec import Spec
+
+
+class KeyScale(Spec):
+    needs_non_negative: ClassVar[bool] = False
+
+    def __call__(self, features: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Unscaled(KeyScale):
+    """Features as they are."""
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return features
+
+
+@dataclass(frozen=True)
+class SumToOne(KeyScale):
+    """Features divided by their sum: a key that is a distribution, erased exactly when β is one and it is one-hot."""
+
+    floor: float = 1e-6  # a smaller sum counts as this much: features that are all zero stay zero
+    needs_non_negative = True
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return features / features.sum(-1, keepdim=True).clamp(min=self.floor)
+
+
+@dataclass(frozen=True)
+class UnitNorm(KeyScale):
+    """Features of length one: what a key stored is erased exactly when β is one."""
+
+    epsilon: float = 1e-6
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return features * (features.square().sum(-1, keepdim=True) + self.epsilon).rsqrt()

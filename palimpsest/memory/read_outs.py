@@ -1,0 +1,80 @@
+"""Read-outs: what becomes of the numbers read from the page, before the heads are joined."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from ..spec import Spec
+
+
+class ReadOut(Spec):
+    """Builds a module from reads `b t h v`, the mixer's input `b t d` and the query's mass `b t h` to `b t h v`."""
+
+    counts_keys: ClassVar[bool] = False  # whether it must be told the query's mass: how much was written under it
+
+    def build(self, width: int, heads: int, head_width: int) -> nn.Module:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Plain(ReadOut):
+    """The reads themselves."""
+
+    scale: float = 1.0
+
+    def build(self, width: int, heads: int, head_width: int) -> nn.Module:
+        return PlainReads(self)
+
+
+class PlainReads(nn.Module):
+    def __init__(self, spec: Plain):
+        super().__init__()
+        self.spec = spec
+
+    def forward(self, reads: Tensor, x: Tensor, mass: Tensor | None = None) -> Tensor:
+        return reads if self.spec.scale == 1 else reads * self.spec.scale
+
+
+@dataclass(frozen=True)
+class Normalised(ReadOut):
+    """Reads divided by the query's overlap with the sum of all keys, as attention weights sum to one."""
+
+    scale: float = 1.0
+    epsilon: float = 1e-6
+    counts_keys = True
+
+    def build(self, width: int, heads: int, head_width: int) -> nn.Module:
+        return NormalisedReads(self)
+
+
+class NormalisedReads(nn.Module):
+    def __init__(self, spec: Normalised):
+        super().__init__()
+        self.spec = spec
+
+    def forward(self, reads: Tensor, x: Tensor, mass: Tensor) -> Tensor:
+        return reads * (self.spec.scale / (mass + self.spec.epsilon))[..., None]
+
+
+@dataclass(frozen=True)
+class GatedNorm(ReadOut):
+    """Reads brought to root mean square one and gated by silu of the input, as in the Gated DeltaNet."""
+
+    scale: float = 1.0
+    epsilon: float = 1e-5
+
+    def build(self, width: int, heads: int, head_width: int) -> nn.Module:
+        return GatedNormReads(self, width, heads, head_width)
+
+
+class GatedNormReads(nn.Module):
+    def __init__(self, spec: GatedNorm, width: int, heads: int, head_width: int):
+        super().__init__()
+        self.spec = spec
+        self.norm = nn.RMSNorm(head_width, eps=spec.epsilon)
+        self.gate = nn.Linear(width, heads * head_width, bias=False)
+
+    def forward(self, reads: Tensor, x: Tensor, mass: Tensor | None = None) -> Tensor:
+        gate = nn.functional.silu(self.gate(x)).view_as(reads)
+        return self.norm(reads * self.spec.scale) * gate

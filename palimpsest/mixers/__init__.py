@@ -1,0 +1,1 @@
+"""Mixers: the parts of a model in which tokens meet."""

@@ -1,0 +1,38 @@
+"""What every mixer is.
+
+A mixer is built for a width and reads `b t d`. It owns the norm of its input (None where the block norms
+elsewhere), because a cache of raw hidden states has to be normed together with the new tokens.
+
+State goes in by argument and comes out by return; None is the fresh page. A mixer never detaches it.
+The laws, held for every variant in tests/laws:
+
+    split       cutting a segment anywhere and carrying the state changes nothing
+    causality   the future is not read
+    rows        rows of a batch do not mix
+"""
+
+from torch import Tensor, nn
+
+from ..spec import Spec
+from ..state import State
+
+
+class Mixer(Spec):
+    def build(self, width: int, norm: nn.Module | None = None) -> "MixerModule":
+        raise NotImplementedError
+
+
+class MixerModule(nn.Module):
+    def initial_state(self, batch: int) -> State:
+        """The fresh page for `batch` rows."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        raise NotImplementedError
+
+
+def split_width(width: int, heads: int) -> int:
+    """The width of one head."""
+    if width % heads:
+        raise ValueError(f"a width of {width} cannot be shared by {heads} heads: choose a width that {heads} divides")
+    return width // heads

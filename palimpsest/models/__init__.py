@@ -1,0 +1,1 @@
+"""Models: mixers stacked into blocks, between an embedding and a head."""

@@ -1,0 +1,93 @@
+"""A block: a mixer, then a feed-forward part, each beside the path that skips it. The mixer owns its norm."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ..mixers.fast_weight import FastWeight
+from ..mixers.mixer import Mixer
+from ..spec import Spec
+from ..state import State
+from .feed_forward import FeedForward, Relu
+from .norms import LayerNorm, Norm, RMSNorm
+
+
+class Block(Spec):
+    """Builds a module `forward(x, state) -> (x, state)` with `initial_state`."""
+
+    def build(self, width: int) -> "BlockModule":
+        raise NotImplementedError
+
+    def closing_norm(self, width: int) -> nn.Module:
+        """What the last block of a stack still needs."""
+        return nn.Identity()
+
+
+class BlockModule(nn.Module):
+    def __init__(self, spec: "PreNorm | PostNorm", width: int, mixer_norm: nn.Module | None):
+        super().__init__()
+        self.mixer = spec.mixer.build(width, mixer_norm)
+        self.feed_forward = None if spec.feed_forward is None else spec.feed_forward.build(width)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def initial_state(self, batch: int) -> State:
+        return self.mixer.initial_state(batch)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PreNorm(Block):
+    """Each part reads a normed copy; what skips it is never normed."""
+
+    mixer: Mixer = FastWeight()
+    feed_forward: FeedForward | None = Relu()
+    norm: Norm = RMSNorm()
+    dropout: float = 0.0  # of what each part adds
+
+    def build(self, width: int) -> "PreNormBlock":
+        return PreNormBlock(self, width)
+
+    def closing_norm(self, width: int) -> nn.Module:
+        return self.norm.build(width)
+
+
+class PreNormBlock(BlockModule):
+    def __init__(self, spec: PreNorm, width: int):
+        super().__init__(spec, width, mixer_norm=spec.norm.build(width))
+        self.norm = None if spec.feed_forward is None else spec.norm.build(width)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        mixed, state = self.mixer(x, state)
+        x = x + self.dropout(mixed)
+        if self.feed_forward is not None and self.norm is not None:
+            x = x + self.dropout(self.feed_forward(self.norm(x)))
+        return x, state
+
+
+@dataclass(frozen=True)
+class PostNorm(Block):
+    """Each part reads the raw input; the sum with what skips it is normed, as in the first Transformer."""
+
+    mixer: Mixer = FastWeight()
+    feed_forward: FeedForward | None = Relu()
+    norm: Norm = LayerNorm()
+    dropout: float = 0.0  # of what each part adds
+
+    def build(self, width: int) -> "PostNormBlock":
+        return PostNormBlock(self, width)
+
+
+class PostNormBlock(BlockModule):
+    def __init__(self, spec: PostNorm, width: int):
+        super().__init__(spec, width, mixer_norm=None)
+        self.mixer_norm = spec.norm.build(width)
+        self.norm = None if spec.feed_forward is None else spec.norm.build(width)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        mixed, state = self.mixer(x, state)
+        x = self.mixer_norm(x + self.dropout(mixed))
+        if self.feed_forward is not None and self.norm is not None:
+            x = self.norm(x + self.dropout(self.feed_forward(x)))
+        return x, state

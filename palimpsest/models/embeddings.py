@@ -1,0 +1,37 @@
+"""Embeddings: tokens become hidden states."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ..attention.positions import NoPositions, Positions
+from ..spec import Spec
+
+
+class Embedding(Spec):
+    def build(self, tokens: int, width: int) -> nn.Module:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TokenEmbedding(Embedding):
+    """One learned vector for each token, multiplied by `scale`; positions may be added once, here."""
+
+    scale: float = 1.0
+    positions: Positions = NoPositions()
+    dropout: float = 0.0
+
+    def build(self, tokens: int, width: int) -> "TokenTable":
+        return TokenTable(self, tokens, width)
+
+
+class TokenTable(nn.Module):
+    def __init__(self, spec: TokenEmbedding, tokens: int, width: int):
+        super().__init__()
+        self.spec = spec
+        self.table = nn.Embedding(tokens, width)
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """tokens `b t`, places `b t` -> `b t d`"""
+        return self.dropout(self.spec.positions.add(self.table(tokens) * self.spec.scale, places))
