@@ -5,6 +5,8 @@
     read   = queryᵀ memory
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -34,7 +36,7 @@ def memory_scan(
     The arithmetic is done in the type of the memory, at least float32; reads come back in the type of the values.
     """
     sizes = check(queries, keys, values, gates, memory)
-    dtype = memory_dtype(values.dtype) if memory is None else torch.promote_types(memory.dtype, values.dtype)
+    dtype = memory_dtype(values.dtype if memory is None else torch.promote_types(memory.dtype, values.dtype))
     if memory is None:
         memory = values.new_zeros(sizes["b"], sizes["h"], sizes["k"], sizes["v"], dtype=dtype)
     backend = choose_backend(sizes["t"]) if backend is None else backend
@@ -44,9 +46,14 @@ def memory_scan(
         raise BackendRefused(f"a chunk size means something to the chunked backend only, not to {backend!r}")
     options = {} if chunk is None else {"chunk": chunk}
     inputs = (x.to(dtype) for x in (queries, keys, values))
-    with torch.autocast(values.device.type, enabled=False):
+    with full_precision(values.device.type):
         reads, memory = BACKENDS[backend](*inputs, gates.to(dtype), memory.to(dtype), **options)
     return reads.to(values.dtype), memory
+
+
+def full_precision(device: str) -> AbstractContextManager:
+    """Autocast would round the page at every product."""
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def choose_backend(length: int) -> str:

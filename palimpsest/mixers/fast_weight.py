@@ -19,11 +19,11 @@ from .mixer import Mixer, MixerModule, split_width
 class FastWeight(Mixer):
     """A page per head that is kept, erased and written again: linear attention, the delta rule and their kin."""
 
-    heads: int = 4
     feature_map: FeatureMap = EluPlusOne()
     key_scale: KeyScale = SumToOne()
     update_rule: UpdateRule = Delta()
     read_out: ReadOut = Plain()
+    heads: int = 4
 
     def __post_init__(self):
         if self.feature_map.non_negative:

@@ -16,9 +16,9 @@ from .mixer import Mixer, MixerModule, split_width
 class SoftmaxAttention(Mixer):
     """Every earlier token is kept as it was and compared with: the Transformer's attention."""
 
-    heads: int = 4
     positions: Positions = Rotary()
     span: Span = Unlimited()
+    heads: int = 4
     dropout: float = 0.0  # of attention weights
 
     def build(self, width: int, norm: nn.Module | None = None) -> "SoftmaxAttentionMixer":

@@ -52,6 +52,10 @@ class LanguageNetwork(nn.Module):
         seen = torch.zeros(batch, dtype=torch.long, device=self.embedding.table.weight.device)
         return LanguageState(seen, tuple(block.initial_state(batch) for block in self.blocks))
 
+    def hidden_matrices(self) -> list[nn.Parameter]:
+        """The matrices between embedding and head, for optimisers that treat matrices as such."""
+        return [parameter for parameter in self.blocks.parameters() if parameter.ndim == 2]
+
     def forward(self, batch: Batch, state: LanguageState | None = None) -> tuple[Tensor, LanguageState]:
         """The nats of every target, `b t`, and the state after the last input."""
         hidden, state = self.read(batch.inputs, state)

@@ -1,0 +1,47 @@
+"""The command line. The only reader of argv; torch is imported by the verb that needs it, not before.
+
+Exit codes: 0 done, or stopped by a signal and saved · 1 the run diverged · 2 what was asked for cannot be had.
+"""
+
+import sys
+from importlib import import_module
+
+from ..errors import Diverged, UserError, unknown
+from ..version import __version__
+
+VERBS = {
+    "train": "train a recipe, or the default one on your own text",
+    "resume": "go on with a run that was stopped",
+    "evaluate": "score a run exactly",
+    "generate": "let a run write",
+    "ls": "list recipes, parts and corpora",
+}
+
+HELP = f"""palimpsest {__version__}: language models with fast weight memory
+
+usage: palimpsest VERB …
+
+{chr(10).join(f"  {verb:<10}{line}" for verb, line in VERBS.items())}
+
+`palimpsest VERB --help` tells more. A first try: palimpsest train
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return
+    if arguments[0] == "--version":
+        print(__version__)
+        return
+    try:
+        verb, *rest = arguments
+        if verb not in VERBS:
+            raise unknown("verb", verb, list(VERBS))
+        import_module(f"{__name__}.{verb}").main(rest)
+    except (UserError, Diverged) as error:
+        print(f"palimpsest: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stderr.close()

@@ -1,0 +1,63 @@
+"""palimpsest ls [recipes | parts | corpora]"""
+
+import json
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Literal
+
+import tyro
+
+from ..data.corpora import Corpus
+from ..spec import Spec, kind_name
+from . import recipes
+
+
+@dataclass(frozen=True)
+class List:
+    """What there is to choose from, one line each."""
+
+    what: tyro.conf.Positional[Literal["all", "recipes", "parts", "corpora"]] = "all"
+    json: bool = False
+    """Print JSON."""
+
+
+def main(arguments: list[str]) -> None:
+    options = tyro.cli(List, args=arguments, prog="palimpsest ls")
+    shelves = {"recipes": recipe_shelf(), "corpora": shelf(Corpus), **part_shelves()}
+    wanted = {
+        "all": list(shelves),
+        "recipes": ["recipes"],
+        "corpora": ["corpora"],
+        "parts": [name for name in shelves if name not in ("recipes", "corpora")],
+    }[options.what]
+    shelves = {name: shelves[name] for name in wanted}
+    if options.json:
+        print(json.dumps(shelves, indent=2))
+        return
+    for title, entries in shelves.items():
+        print(title)
+        for name, line in entries.items():
+            print(f"  {name:<32} {line}")
+        print()
+
+
+def recipe_shelf() -> dict[str, str]:
+    return {name: recipes.summary(name) for name in recipes.names()}
+
+
+def part_shelves() -> dict[str, dict[str, str]]:
+    """A kind of part is what parts are directly derived from: `update rule` for Delta."""
+    kinds = [kind for kind in Spec.__subclasses__() if kind is not Corpus and not is_dataclass(kind)]
+    return {kind_name(kind): shelf(kind) for kind in kinds}
+
+
+def shelf(kind: type[Spec]) -> dict[str, str]:
+    return {signature(part): part.summary() for part in kind.variants()}
+
+
+def signature(part: type[Spec]) -> str:
+    """`DPFP(nu=1)`"""
+    return f"{part.__name__}({', '.join(f'{field.name}={show(field.default)}' for field in fields(part))})"  # pyright: ignore
+
+
+def show(default: object) -> str:
+    return f"{type(default).__name__}()" if isinstance(default, Spec) else repr(default)

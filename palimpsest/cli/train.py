@@ -1,0 +1,59 @@
+"""palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--FIELD VALUE …]"""
+
+import sys
+from pathlib import Path
+
+from ..experiment import train
+from ..experiment.estimate import estimate
+from .overrides import is_flag, override
+from .recipes import DEFAULT, find_recipe, from_run, names, pretty
+
+HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--FIELD VALUE …]
+
+  RECIPE        one of {", ".join(names())} (default: {DEFAULT}), a recipe.json, or a Python file with a `recipe`
+  TEXT          a text file or a folder of them: the default recipe learns from it
+  --from RUN    start from the weights of another run, with its recipe and its vocabulary
+                (--keep-optimiser starts from its optimiser too)
+  --folder      where to write (default: runs/NAME-001, -002, …)
+  --dry-run     only print the recipe and what it would take
+
+Any field of the recipe can be changed by name, and any part exchanged:
+  --steps 200    --rate 0.01    --update-rule Sum    --feature-map DPFP --nu 2    --mixer SoftmaxAttention
+"""
+
+
+def main(arguments: list[str]) -> None:
+    chosen, rest = take_name(arguments)
+    options, rest = take_options(rest, ("--from", "--folder"))
+    dry_run = "--dry-run" in rest
+    rest = [argument for argument in rest if argument != "--dry-run"]
+    if {"-h", "--help"} & {*rest}:
+        print(HELP)
+    source = options.get("--from")
+    recipe = from_run(Path(source), chosen) if source else find_recipe(chosen or DEFAULT)
+    recipe = override(recipe, rest, f"palimpsest train {chosen or DEFAULT}")
+    if dry_run:
+        print(pretty(recipe), estimate(recipe), sep="\n\n")
+        return
+    folder = options.get("--folder")
+    print(train(recipe, None if folder is None else Path(folder)), file=sys.stdout)
+
+
+def take_name(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The recipe or text, which comes first if it is given."""
+    if arguments and not is_flag(arguments[0]):
+        return arguments[0], arguments[1:]
+    return None, arguments
+
+
+def take_options(arguments: list[str], names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
+    """Options of the verb itself, which are no fields of the recipe."""
+    found, rest = {}, []
+    queue = list(arguments)
+    while queue:
+        name, equals, value = queue.pop(0).partition("=")
+        if name in names and (equals or queue):
+            found[name] = value if equals else queue.pop(0)
+        else:
+            rest.append(name + equals + value)
+    return found, rest

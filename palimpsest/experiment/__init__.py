@@ -1,0 +1,7 @@
+"""Where models, data, training and evaluation meet: a recipe is a value, and a run is that value carried out."""
+
+from .recipe import Data, Recipe
+from .run import resume, train
+from .trained import Trained, load
+
+__all__ = ["Data", "Recipe", "Trained", "load", "resume", "train"]

@@ -1,0 +1,62 @@
+"""A Recipe is a value: data × model × optimiser × schedule × run × evaluation. It says all there is to say about a run."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..data.corpora import Corpus, TinyShakespeare
+from ..data.streams import Order, Shuffled
+from ..data.vocabulary import Characters, Vocabulary
+from ..errors import UserError
+from ..evaluation.perplexity import Protocol, Segments
+from ..models.language_model import LanguageModel
+from ..serialise import from_json, to_json
+from ..spec import Spec
+from ..training.optimisers import AdamW, Optimiser
+from ..training.schedules import Cosine, Schedule
+from ..training.trainer import Run
+
+
+@dataclass(frozen=True)
+class Data(Spec):
+    """Which text, read as which tokens, in which order."""
+
+    corpus: Corpus = TinyShakespeare()
+    vocabulary: Vocabulary = Characters()
+    order: Order = Shuffled()
+    batch: int = 16  # rows
+    segment: int = 256  # tokens of a row read at once
+
+    def __post_init__(self):
+        if min(self.batch, self.segment) < 1:
+            raise UserError(f"batch and segment are at least 1; found {self.batch} and {self.segment}")
+
+
+@dataclass(frozen=True)
+class Recipe(Spec):
+    """One experiment."""
+
+    name: str = "run"
+    data: Data = Data()
+    model: LanguageModel = LanguageModel()
+    optimiser: Optimiser = AdamW()
+    schedule: Schedule = Cosine(warmup=100)
+    run: Run = Run()
+    evaluation: Protocol = Segments()
+
+    def __post_init__(self):
+        if self.run.carry and not self.data.order.continues:
+            order = type(self.data.order).__name__
+            raise UserError(f"state can be carried only where rows continue, and those of {order} do not: --order Contiguous")
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(to_json(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> "Recipe":
+        try:
+            return from_json(json.loads(path.read_text(encoding="utf-8")), cls, str(path))
+        except FileNotFoundError as error:
+            raise UserError(f"{path.parent} is not a run: there is no {path.name} in it") from error
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path} is not JSON: {error}") from error

@@ -1,0 +1,181 @@
+"""A run: a recipe carried out in a folder of its own.
+
+    runs/NAME-001/recipe.json        alone rebuilds the run
+                  environment.json   the machine
+                  vocabulary.json    the tokens
+                  metrics.jsonl      one line for each step written down
+                  checkpoints/       the newest few and the best
+                  evaluation.json    the exact score
+                  samples.txt        what the model writes
+                  curves.png, report.html
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ..data.streams import Stream
+from ..data.tokens import Tokens, tokenise
+from ..errors import UserError
+from ..evaluation.perplexity import evaluate
+from ..models.language_model import LanguageNetwork
+from ..report.page import write_report
+from ..serialise import to_json
+from ..training.checkpoint import Checkpoints, write_atomically
+from ..training.log import Log
+from ..training.trainer import Trainer
+from ..world import World
+from .recipe import Recipe
+from .trained import load, read_codec
+
+SAMPLE = 1000  # tokens
+
+
+def train(recipe: Recipe, folder: Path | None = None, console: Console | None = None) -> Path:
+    """Carry the recipe out in a new folder; returns the folder."""
+    console = console or Console(stderr=True)
+    codec = read_codec(recipe.run.start_from) if recipe.run.start_from else None
+    tokens = tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=codec, notice=console.print)
+    workshop = Workshop.open(recipe, tokens)  # before the folder: a recipe that cannot be built leaves nothing behind
+    folder = make_folder(folder, recipe.name)
+    recipe.save(folder / "recipe.json")
+    write_json(folder / "vocabulary.json", tokens.codec.to_json())
+    write_json(folder / "environment.json", workshop.describe())
+    return proceed(workshop, folder, console)
+
+
+def resume(folder: Path, console: Console | None = None) -> Path:
+    """Go on with a run that was stopped, as if it never had been."""
+    console = console or Console(stderr=True)
+    recipe = Recipe.read(folder / "recipe.json")
+    tokens = tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=read_codec(folder), notice=console.print)
+    return proceed(Workshop.open(recipe, tokens), folder, console)
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A recipe with everything built that it names."""
+
+    recipe: Recipe
+    tokens: Tokens
+    world: World
+    model: LanguageNetwork
+    stream: Stream
+
+    @classmethod
+    def open(cls, recipe: Recipe, tokens: Tokens) -> "Workshop":
+        check_splits(recipe, tokens)
+        world = World.enter(recipe.run.device, recipe.run.threads)
+        try:
+            model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
+        except ValueError as refused:
+            raise UserError(f"the model cannot be built: {refused}") from refused
+        data, ids = recipe.data, tokens.splits["train"].ids
+        return cls(
+            recipe, tokens, world, model.to(world.device), data.order.build(ids, data.batch, data.segment, recipe.run.seed)
+        )
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def validate(self) -> float:
+        valid = self.tokens.splits["valid"]
+        score = evaluate(self.model, valid.ids, self.recipe.evaluation, None, valid.bytes, self.world.device)
+        return score.nats_per_token
+
+    def describe(self) -> dict[str, Any]:
+        started = datetime.now().astimezone().isoformat(timespec="seconds")
+        return {**self.world.describe(), "parameters": self.parameters, "started": started}
+
+
+def proceed(workshop: Workshop, folder: Path, console: Console) -> Path:
+    recipe, tokens, world = workshop.recipe, workshop.tokens, workshop.world
+    sizes = ", ".join(f"{split.tokens:,} {name}" for name, split in tokens.splits.items())
+    say(console, f"{folder}: {workshop.parameters:,} parameters on {world.describe()['device']}")
+    say(console, f"{tokens.codec.unit}s: {sizes}; {recipe.data.batch * recipe.data.segment:,} a step")
+    tracker = recipe.run.tracking and recipe.run.tracking.open(folder, to_json(recipe))
+    with Log(folder / "metrics.jsonl", recipe.run.steps, console, tracker, tokens.codec.unit) as log:
+        trainer = Trainer(
+            workshop.model, workshop.stream, workshop.validate, recipe.optimiser, recipe.schedule, recipe.run,
+            folder, log, world.device,
+        )  # fmt: skip
+        begin(trainer, recipe, folder, console)
+        finished = trainer.fit()
+    if finished:
+        conclude(folder, tokens, console)
+    else:
+        say(console, f"stopped after step {trainer.step}; go on with: palimpsest resume {folder}")
+    return folder
+
+
+def begin(trainer: Trainer, recipe: Recipe, folder: Path, console: Console) -> None:
+    """From the newest checkpoint that can be read, else from another run's weights, else from scratch."""
+    for checkpoint in reversed(Checkpoints(folder / "checkpoints").all()):
+        try:
+            trainer.resume(checkpoint)
+        except UserError as damage:
+            say(console, f"{damage}; trying the one before")
+            continue
+        say(console, f"resumed from {checkpoint.name}")
+        return
+    if recipe.run.start_from is not None:
+        source = Checkpoints(recipe.run.start_from / "checkpoints").find("best")
+        trainer.start_from(source)
+        say(console, f"weights taken from {source}")
+
+
+def conclude(folder: Path, tokens: Tokens, console: Console) -> None:
+    """Evaluate exactly, sample, write the report."""
+    trained = load(folder)
+    score = trained.evaluate(tokens.splits["valid"])
+    write_json(folder / "evaluation.json", {"split": "valid", "checkpoint": trained.checkpoint, **score.to_json()})
+    prompt = trained.codec.decode(tokens.splits["train"].ids[:1].tolist())  # begin as the text itself begins
+    sample = prompt + trained.generate(prompt, SAMPLE, seed=trained.recipe.run.seed)
+    write_atomically(folder / "samples.txt", sample + "\n")
+    result = f"{score.nats_per_token:.4f} nats per {trained.codec.unit} on the whole validation split"
+    say(console, f"{result} ({score.tokens:,} targets)")
+    try:
+        say(console, f"report: {write_report(folder)}")
+    except UserError as missing:
+        say(console, f"no report: {missing}")
+
+
+def say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+def check_splits(recipe: Recipe, tokens: Tokens) -> None:
+    for name in ("train", "valid"):
+        split = tokens.splits.get(name)
+        if split is None or split.tokens < 2:
+            raise UserError(
+                f"the corpus {recipe.data.corpus.name!r} has no {name} split to speak of: give it more text, "
+                "or files named train, valid and test in one folder"
+            )
+
+
+def make_folder(folder: Path | None, name: str) -> Path:
+    """A folder nobody used before."""
+    if folder is not None:
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty: go on with `palimpsest resume {folder}`, or choose another --folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    number = 1
+    while True:
+        candidate = Path("runs") / f"{name}-{number:03d}"
+        try:
+            candidate.mkdir(parents=True)
+            return candidate
+        except FileExistsError:
+            number += 1
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,82 @@
+"""A trained model with its vocabulary: to score texts and to write them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from ..data.corpora import Corpus
+from ..data.tokens import Split, Tokens, tokenise
+from ..data.vocabulary import Codec, codec_from_json
+from ..errors import UserError
+from ..evaluation.generation import Sampling, generate
+from ..evaluation.perplexity import Protocol, Score, evaluate
+from ..models.language_model import LanguageNetwork
+from ..training.checkpoint import Checkpoints, load_weights
+from ..world import World
+from .recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Trained:
+    folder: Path
+    checkpoint: str
+    recipe: Recipe
+    model: LanguageNetwork
+    codec: Codec
+    world: World
+
+    def generate(
+        self,
+        prompt: str = "\n",
+        length: int = 500,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 1,
+    ) -> str:
+        """`length` tokens that follow the prompt."""
+        return "".join(self.stream(prompt, length, Sampling(temperature, top_k, top_p), seed))
+
+    def stream(self, prompt: str, length: int, sampling: Sampling, seed: int = 1) -> Iterator[str]:
+        """The same in small pieces, each as soon as it can be printed."""
+        ids = torch.from_numpy(self.codec.encode(prompt)).to(self.world.device)
+        tokens = generate(self.model, ids, sampling, torch.Generator().manual_seed(seed))
+        printer = self.codec.stream()
+        for token in islice(tokens, length):
+            yield printer(token)
+        yield printer.close()
+
+    def tokens(self, corpus: Corpus | None = None) -> Tokens:
+        """A corpus, by default the one trained on, in this model's vocabulary."""
+        return tokenise(corpus or self.recipe.data.corpus, self.recipe.data.vocabulary, codec=self.codec)
+
+    def evaluate(self, split: Split, protocol: Protocol | None = None) -> Score:
+        # the first token is context only: what it spells was not predicted
+        first = self.codec.decode([int(token) for token in split.ids[:1]])
+        characters = None if split.characters is None else split.characters - len(first)
+        size = split.bytes - len(first.encode("utf-8", errors="surrogateescape"))
+        return evaluate(
+            self.model, split.ids, protocol or self.recipe.evaluation, characters, size, self.world.device
+        )
+
+
+def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Trained:
+    """The model of a run: its best checkpoint, its latest or one by name."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"there is no run {folder}")
+    recipe = Recipe.read(folder / "recipe.json")
+    codec = read_codec(folder)
+    world = World.enter(device)
+    model = recipe.model.build(codec.size)
+    path = Checkpoints(folder / "checkpoints").find(checkpoint)
+    load_weights(model, path)
+    return Trained(folder, path.name, recipe, model.to(world.device).eval(), codec, world)
+
+
+def read_codec(folder: Path) -> Codec:
+    return codec_from_json(json.loads((folder / "vocabulary.json").read_text(encoding="utf-8")))

@@ -1,0 +1,37 @@
+"""A delta rule model that learns to write like Shakespeare, character by character, on a laptop.
+
+    palimpsest train
+"""
+
+from palimpsest.evaluation.perplexity import Segments
+from palimpsest.experiment import Data, Recipe
+from palimpsest.memory.feature_maps import EluPlusOne
+from palimpsest.memory.key_scales import UnitNorm
+from palimpsest.memory.update_rules import GatedDelta
+from palimpsest.memory.read_outs import Plain
+from palimpsest.mixers.fast_weight import FastWeight
+from palimpsest.models.block import PreNorm
+from palimpsest.models.feed_forward import GatedSilu
+from palimpsest.models.initialisations import SilentStart
+from palimpsest.models.language_model import LanguageModel
+from palimpsest.training.optimisers import Muon
+from palimpsest.training.schedules import LinearCooldown
+from palimpsest.training.trainer import Run
+
+recipe = Recipe(
+    name="tiny-shakespeare",
+    data=Data(batch=16, segment=128),
+    model=LanguageModel(
+        width=96,
+        layers=4,
+        block=PreNorm(
+            mixer=FastWeight(EluPlusOne(), UnitNorm(), GatedDelta(), Plain(), heads=4),
+            feed_forward=GatedSilu(inner=256),
+        ),
+        initialisation=SilentStart(),
+    ),
+    optimiser=Muon(rate=0.015, adam_rate=3e-3),
+    schedule=LinearCooldown(warmup=20, cooldown=0.6),
+    run=Run(steps=1500),
+    evaluation=Segments(128),
+)

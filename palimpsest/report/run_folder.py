@@ -1,0 +1,102 @@
+"""A run folder, read into one value. Only recipe.json must be there: a run may have just begun, or been killed."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of metrics.jsonl, of training or of validation."""
+
+    step: int
+    tokens: int
+    nats: float  # per token
+    seconds: float | None = None
+    gradient_norm: float | None = None
+    rate: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    name: str
+    recipe: dict[str, Any]
+    environment: dict[str, Any]
+    train: tuple[Measurement, ...] = ()
+    valid: tuple[Measurement, ...] = ()
+    evaluation: dict[str, Any] | None = None
+    sample: str | None = None
+
+    @property
+    def positions(self) -> list[dict[str, Any]]:
+        return (self.evaluation or {}).get("by_position") or []
+
+    @property
+    def latest(self) -> Measurement | None:
+        return next(iter((*self.train[-1:], *self.valid[-1:])), None)
+
+
+def read_run(folder: Path) -> RunRecord:
+    recipe = read_recipe(folder / "recipe.json")
+    events = list(read_events(folder / "metrics.jsonl"))
+    return RunRecord(
+        name=str(recipe.get("name") or folder.resolve().name),
+        recipe=recipe,
+        environment=read_object(folder / "environment.json") or {},
+        train=measurements(events, "train"),
+        valid=measurements(events, "valid"),
+        evaluation=read_object(folder / "evaluation.json"),
+        sample=read_text(folder / "samples.txt"),
+    )
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    recipe = read_object(path)
+    if recipe is None:
+        fault = "cannot be read as JSON" if path.exists() else "is not there"
+        raise UserError(f"{path.parent} is not a run folder: its {path.name} {fault}")
+    return recipe
+
+
+def read_text(path: Path) -> str | None:
+    # A character may be cut in half where a run was killed.
+    return path.read_text("utf-8", errors="replace") if path.is_file() else None
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    return parse_object(read_text(path) or "")
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    for line in (read_text(path) or "").splitlines():
+        event = parse_object(line)
+        if event is not None:
+            yield event
+
+
+def parse_object(text: str) -> dict[str, Any] | None:
+    """None for what is absent or was cut off."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def measurements(events: list[dict[str, Any]], kind: str) -> tuple[Measurement, ...]:
+    # A resumed run repeats the steps since its last checkpoint: what it measured last counts.
+    by_step = {event["step"]: measurement(event) for event in events if event.get("event") == kind and is_whole(event)}
+    return tuple(by_step[step] for step in sorted(by_step))
+
+
+def is_whole(event: dict[str, Any]) -> bool:
+    return all(isinstance(event.get(name), int | float) for name in ("step", "tokens", "nats"))
+
+
+def measurement(event: dict[str, Any]) -> Measurement:
+    return Measurement(**{field.name: event[field.name] for field in fields(Measurement) if field.name in event})

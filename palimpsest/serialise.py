@@ -1,0 +1,97 @@
+"""Specs to JSON and back: `{"part": "Delta", "beta": 0.5}`.
+
+The name of the class is looked up among the subclasses of the field's type when it is needed, so that parts
+defined later, or by a user, are found. A part from outside this package is named with its module, which is
+imported if need be: `{"part": "my_parts:Gaussian"}`.
+"""
+
+from dataclasses import is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cattrs import ClassValidationError, Converter, transform_error
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+
+from .errors import UserError
+from .spec import Spec
+
+PART = "part"
+S = TypeVar("S", bound=Spec)
+
+
+def to_json(spec: Spec) -> dict[str, Any]:
+    return converter().unstructure(spec)
+
+
+def from_json(data: dict[str, Any], kind: type[S], source: str = "the recipe") -> S:
+    """Strict: an unknown or missing part, field or type is refused, all faults named at once."""
+    try:
+        return converter().structure(data, kind)
+    except ClassValidationError as error:
+        faults = "; ".join(fault.replace("$", source, 1) for fault in transform_error(error))
+        raise UserError(f"{source} cannot be read: {faults}") from error
+
+
+def converter() -> Converter:
+    made = Converter(forbid_extra_keys=True)
+    made.register_unstructure_hook(Path, str)
+    made.register_structure_hook(Path, lambda text, _: Path(text))
+    made.register_structure_hook(bool, strictly(bool))
+    made.register_structure_hook(int, strictly(int))
+    made.register_structure_hook(str, strictly(str))
+    made.register_structure_hook(float, lambda number, _: float(strictly(int, float)(number, float)))
+    made.register_unstructure_hook_func(is_spec, lambda spec: {PART: part_name(type(spec)), **fields_of(made, spec)})
+    made.register_structure_hook_func(is_spec, lambda data, kind: structure(made, data, kind))
+    return made
+
+
+def strictly(*kinds: type):
+    def check(value: Any, kind: type) -> Any:
+        if type(value) not in kinds:
+            raise TypeError(f"{value!r} is not of type {kind.__name__}")
+        return value
+
+    return check
+
+
+def is_spec(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Spec)
+
+
+def fields_of(made: Converter, spec: Spec) -> dict[str, Any]:
+    return make_dict_unstructure_fn(type(spec), made)(spec)
+
+
+def structure(made: Converter, data: Any, kind: type[Spec]) -> Spec:
+    if not isinstance(data, dict) or PART not in data:
+        raise ValueError(f'expected a part such as {{"{PART}": "{kind.__name__}"}}, found {data!r}')
+    concrete = find_part(data[PART], kind)
+    rest = {name: value for name, value in data.items() if name != PART}
+    return make_dict_structure_fn(concrete, made, _cattrs_forbid_extra_keys=True)(rest, concrete)
+
+
+def part_name(kind: type[Spec]) -> str:
+    ours = kind.__module__.split(".")[0] == __name__.split(".")[0]
+    return kind.__name__ if ours else f"{kind.__module__}:{kind.__name__}"
+
+
+def find_part(name: str, kind: type[S]) -> type[S]:
+    module, _, short = name.rpartition(":")
+    known = {part_name(variant): variant for variant in kind.variants()}
+    if module and name not in known:
+        import_part(module, name)
+        known = {part_name(variant): variant for variant in kind.variants()}
+    if name in known and is_dataclass(known[name]):
+        return known[name]
+    return kind.named(short)
+
+
+def import_part(module: str, name: str) -> None:
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"the part {name!r} lives in the module {module!r}, which cannot be imported ({error}): "
+            f"start from the folder that holds it, or add that folder to PYTHONPATH"
+        ) from error

@@ -1,0 +1,31 @@
+"""Signals: the first one asks to stop after this step, the second one does not wait."""
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+
+
+class Interrupts:
+    """`with Interrupts() as stop: … if stop.asked: …`"""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.before: dict[int, object] = {}
+
+    def __enter__(self) -> "Interrupts":
+        # Python lets the main thread only catch signals; elsewhere they stay what they were
+        if threading.current_thread() is threading.main_thread():
+            self.before = {number: signal.signal(number, self.catch) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def catch(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            os._exit(128 + number)
+        self.asked = True

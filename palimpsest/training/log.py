@@ -1,0 +1,76 @@
+"""The log of a run: metrics.jsonl for ever, a line or a bar for now, a tracker if asked for."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .trackers import Tracker
+
+
+class Log:
+    """Train and valid records. On a terminal a bar moves; elsewhere each record is a plain line."""
+
+    def __init__(self, path: Path, steps: int, console: Console, tracker: Tracker | None = None, unit: str = "token"):
+        self.path, self.steps, self.console, self.tracker, self.unit = path, steps, console, tracker, unit
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.progress.add_task("training", total=steps, numbers="")
+
+    def __enter__(self) -> "Log":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+        if self.tracker is not None:
+            self.tracker.close()
+
+    def cut_back(self, step: int) -> None:
+        """Forget what was written after `step`: it is about to happen again."""
+        if not self.path.exists():
+            return
+        kept = [line for line in self.path.read_text().splitlines() if is_before(line, step)]
+        partial = self.path.with_name(self.path.name + ".partial")
+        partial.write_text("".join(f"{line}\n" for line in kept))
+        os.replace(partial, self.path)
+
+    def tick(self, step: int) -> None:
+        self.progress.update(self.task, completed=step)
+
+    def write(self, event: str, step: int, **numbers: float) -> None:
+        record: dict[str, Any] = {"event": event, "step": step, **numbers}
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        line = describe(numbers, self.unit)
+        if event == "train":
+            self.progress.update(self.task, completed=step, numbers=line)
+        if event != "train" or not self.console.is_terminal:
+            self.console.print(f"{event:>5}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}", highlight=False)
+        if self.tracker is not None:
+            self.tracker.log(step, {f"{event}/{name}": number for name, number in numbers.items()})
+
+
+def is_before(line: str, step: int) -> bool:
+    try:
+        return json.loads(line)["step"] <= step
+    except ValueError:  # a line that was being written when the run was killed
+        return False
+
+
+def describe(numbers: dict[str, float], unit: str) -> str:
+    text = f"{numbers['nats']:.4f} nats  {numbers['nats'] / math.log(2):.4f} bits/{unit}"
+    if "tokens_per_second" in numbers:
+        text += f"  {numbers['tokens_per_second']:,.0f} tokens/s"
+    return text

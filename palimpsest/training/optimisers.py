@@ -1,0 +1,122 @@
+"""Optimisers: how gradients become steps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..spec import Spec
+from .muon import OrthogonalMomentum
+
+
+class Optimiser(Spec):
+    rate: float
+
+    def build(self, model: nn.Module) -> "Stepper":
+        raise NotImplementedError
+
+
+class Stepper:
+    """One or several torch optimisers that step together, at a share of their rates."""
+
+    def __init__(self, *optimisers: torch.optim.Optimizer):
+        self.optimisers = optimisers
+        for group in self.groups():
+            group["whole_rate"] = group["lr"]
+
+    def groups(self) -> Iterable[dict[str, Any]]:
+        return (group for optimiser in self.optimisers for group in optimiser.param_groups)
+
+    def step(self, share: float) -> None:
+        for group in self.groups():
+            group["lr"] = group["whole_rate"] * share
+        for optimiser in self.optimisers:
+            optimiser.step()
+
+    def zero_grad(self) -> None:
+        for optimiser in self.optimisers:
+            optimiser.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [optimiser.state_dict() for optimiser in self.optimisers]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        for optimiser, state in zip(self.optimisers, states, strict=True):
+            optimiser.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class Adam(Optimiser):
+    """Adam; weight decay, if any, is added to the gradient."""
+
+    rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def build(self, model: nn.Module) -> Stepper:
+        groups = decayed_and_not(model.parameters(), self.weight_decay)
+        return Stepper(torch.optim.Adam(groups, self.rate, (self.beta1, self.beta2), self.epsilon))
+
+
+@dataclass(frozen=True)
+class AdamW(Optimiser):
+    """Adam whose weight decay acts on the matrices themselves."""
+
+    rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+
+    def build(self, model: nn.Module) -> Stepper:
+        groups = decayed_and_not(model.parameters(), self.weight_decay)
+        return Stepper(torch.optim.AdamW(groups, self.rate, (self.beta1, self.beta2), self.epsilon))
+
+
+@dataclass(frozen=True)
+class SGD(Optimiser):
+    """Stochastic gradient descent with momentum."""
+
+    rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def build(self, model: nn.Module) -> Stepper:
+        groups = decayed_and_not(model.parameters(), self.weight_decay)
+        return Stepper(torch.optim.SGD(groups, self.rate, self.momentum))
+
+
+@dataclass(frozen=True)
+class Muon(Optimiser):
+    """Orthogonalised momentum for the hidden matrices, AdamW for everything else."""
+
+    rate: float = 0.02  # of the hidden matrices
+    momentum: float = 0.95
+    adam_rate: float = 3e-3  # of embeddings, head, norms, biases
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    def build(self, model: nn.Module) -> Stepper:
+        matrices = list(model.hidden_matrices())  # pyright: ignore[reportCallIssue]
+        chosen = {id(matrix) for matrix in matrices}
+        others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+        betas = (self.beta1, self.beta2)
+        return Stepper(
+            OrthogonalMomentum(matrices, self.rate, self.momentum, self.weight_decay),
+            torch.optim.AdamW(others, self.adam_rate, betas, self.epsilon, weight_decay=0.0),
+        )
+
+
+def decayed_and_not(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases, norms and other single numbers do not."""
+    parameters = list(parameters)
+    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+    others = [parameter for parameter in parameters if parameter.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,209 @@
+"""The training loop: batches in, checkpoints and numbers out. It knows no layer by name."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ..batch import Batch
+from ..errors import Diverged, UserError
+from ..spec import Spec
+from ..state import State, detach, join_rows, leaves, move, refill, rows_of
+from .checkpoint import Checkpoints, load_training, load_weights
+from .interrupts import Interrupts
+from .log import Log
+from .optimisers import Optimiser
+from .schedules import Schedule
+from .trackers import Tracking
+
+
+@dataclass(frozen=True)
+class Run(Spec):
+    """How long to train, and what to write down on the way."""
+
+    steps: int = 1000
+    seed: int = 1
+    carry: bool = False  # hand each row's state on to the next segment, for an order whose rows continue
+    accumulation: int = 1  # pieces a batch is cut into, by rows; changes memory and time, not results
+    clip: float | None = 1.0  # largest norm of the gradient
+    log_every: int = 25
+    validate_every: int = 250
+    save_every: int = 250
+    keep: int = 2  # newest checkpoints kept, beside the best
+    device: str = "auto"
+    threads: int | None = None  # of the CPU; None leaves the choice to PyTorch
+    tracking: Tracking | None = None
+    start_from: Path | None = None  # another run, whose weights this one starts from
+    keep_optimiser: bool = False  # … and whose optimiser too
+
+    def __post_init__(self):
+        if min(self.steps, self.accumulation, self.log_every, self.validate_every, self.save_every, self.keep) < 1:
+            raise UserError("steps, accumulation, log_every, validate_every, save_every and keep are at least 1")
+
+
+class Stream(Protocol):
+    def next(self) -> tuple[Batch, bool]: ...
+
+    def position(self) -> dict[str, int]: ...
+
+    def seek(self, position: dict[str, int]) -> None: ...
+
+
+class Trainer:
+    def __init__(
+        self,
+        model: nn.Module,
+        stream: Stream,
+        validate: Callable[[], float],
+        optimiser: Optimiser,
+        schedule: Schedule,
+        run: Run,
+        folder: Path,
+        log: Log,
+        device: torch.device,
+    ):
+        self.model, self.stream, self.validate, self.run, self.log, self.device = model, stream, validate, run, log, device
+        self.stepper, self.schedule = optimiser.build(model), schedule
+        self.checkpoints = Checkpoints(folder / "checkpoints", run.keep)
+        self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
+        self.state: State | None = None
+        self.since = Interval()
+
+    def fit(self) -> bool:
+        """Train to the last step; False when a signal asked to stop before it."""
+        if self.step == 0:
+            self.save()  # so that there is always one to come back to
+        with Interrupts() as stop, torch.random.fork_rng(devices=self.forked_devices()):
+            while self.step < self.run.steps and not stop.asked:
+                self.advance()
+                self.report()
+                if self.step % self.run.save_every == 0 or self.step == self.run.steps or stop.asked:
+                    self.save()
+        return self.step == self.run.steps
+
+    def advance(self) -> None:
+        start = time.perf_counter()
+        # chance is a function of the seed and the step, so that a resumed run draws what it would have drawn
+        torch.manual_seed(self.run.seed * 1_000_003 + self.step)
+        batch, continues = self.stream.next()
+        state = self.state if self.run.carry and continues else None
+        nats, norm = self.backward(batch.to(self.device), state)
+        if not (math.isfinite(nats) and math.isfinite(norm)):
+            raise Diverged(self.explain(nats, norm))
+        self.stepper.step(self.schedule.share(self.step, self.run.steps))
+        self.step += 1
+        self.tokens += batch.count()
+        seconds = time.perf_counter() - start
+        self.seconds += seconds
+        self.since.add(nats, norm, batch.count(), seconds)
+
+    def backward(self, batch: Batch, state: State | None) -> tuple[float, float]:
+        """Gradients of the mean over the whole batch, however many pieces it is cut into; nats, and their norm."""
+        self.model.train()
+        self.stepper.zero_grad()
+        count, total, states = batch.count(), 0.0, []
+        for rows in pieces(len(batch.inputs), self.run.accumulation):
+            piece = batch.rows(rows)
+            nats, after = self.model(piece, None if state is None else rows_of(state, rows))
+            nats = nats if piece.mask is None else nats * piece.mask
+            loss = nats.sum() / count
+            loss.backward()
+            total += loss.item() * count
+            states.append(detach(after))
+        if self.run.carry:
+            self.state = join_rows(states)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.run.clip or math.inf)
+        return total, norm.item()
+
+    def report(self) -> None:
+        self.log.tick(self.step)
+        if self.step % self.run.log_every == 0 or self.step == self.run.steps:
+            share = self.schedule.share(self.step - 1, self.run.steps)
+            self.log.write("train", self.step, tokens=self.tokens, **self.since.means(), rate=share, seconds=self.seconds)
+            self.since = Interval()
+        if self.step % self.run.validate_every == 0 or self.step == self.run.steps:
+            nats = self.validate()
+            self.log.write("valid", self.step, tokens=self.tokens, nats=nats, seconds=self.seconds)
+            if nats < self.best:
+                self.best = nats
+                self.save()
+                self.checkpoints.mark_best(self.step, nats)
+
+    def save(self) -> None:
+        self.checkpoints.save(self.step, self.model, self.snapshot())
+        self.checkpoints.prune()
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "best": self.best,
+            "since": vars(self.since),
+            "position": self.stream.position(),
+            "optimiser": self.stepper.state_dict(),
+            "state": None if self.state is None else leaves(self.state),
+        }
+
+    def resume(self, checkpoint: Path) -> None:
+        """Become what the run was when it wrote this checkpoint."""
+        saved = load_training(checkpoint)
+        load_weights(self.model, checkpoint)
+        self.stepper.load_state_dict(saved["optimiser"])
+        self.stream.seek(saved["position"])
+        self.step, self.tokens, self.seconds, self.best = (saved[k] for k in ("step", "tokens", "seconds", "best"))
+        self.since = Interval(**saved["since"])
+        if saved["state"] is not None:
+            like = self.model.initial_state(1)  # pyright: ignore[reportCallIssue]
+            self.state = move(refill(like, saved["state"]), self.device)
+        self.log.cut_back(self.step)
+
+    def start_from(self, checkpoint: Path) -> None:
+        """Begin with the weights of another run, and with its optimiser if asked."""
+        load_weights(self.model, checkpoint)
+        if self.run.keep_optimiser:
+            self.stepper.load_state_dict(load_training(checkpoint)["optimiser"])
+
+    def forked_devices(self) -> list[torch.device]:
+        return [self.device] if self.device.type == "cuda" else []
+
+    def explain(self, nats: float, norm: float) -> str:
+        what = "loss" if not math.isfinite(nats) else "gradient"
+        last = self.checkpoints.find("latest").name
+        return (
+            f"the {what} of step {self.step + 1} is not a finite number; the last good checkpoint, {last}, is kept. "
+            "A lower learning rate, a longer warm-up or a smaller clip may help"
+        )
+
+
+@dataclass
+class Interval:
+    """What happened since the last line of the log."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    norms: float = 0.0
+    steps: int = 0
+    seconds: float = 0.0
+
+    def add(self, nats: float, norm: float, tokens: int, seconds: float) -> None:
+        self.nats, self.tokens, self.norms = self.nats + nats, self.tokens + tokens, self.norms + norm
+        self.steps, self.seconds = self.steps + 1, self.seconds + seconds
+
+    def means(self) -> dict[str, float]:
+        return {
+            "nats": self.nats / self.tokens,
+            "gradient_norm": self.norms / self.steps,
+            "tokens_per_second": self.tokens / self.seconds,
+        }
+
+
+def pieces(rows: int, count: int) -> list[slice]:
+    """`rows` cut into at most `count` slices of nearly one size."""
+    cuts = [rows * i // count for i in range(count + 1)]
+    return [slice(start, end) for start, end in zip(cuts, cuts[1:], strict=False) if start < end]

@@ -1,0 +1,31 @@
+"""What every test may rely on: one thread, repeatable chance, float64 where laws are checked, a cache of its own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+HERE = Path(__file__).parent
+EXACT = (HERE / "laws", HERE / "papers")
+
+torch.set_num_threads(1)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_users_cache_is_not_touched(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PALIMPSEST_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def chance_repeats_and_laws_are_exact(request):
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    if request.path.is_relative_to(EXACT[0]) or request.path.is_relative_to(EXACT[1]):
+        torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

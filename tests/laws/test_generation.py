@@ -1,0 +1,78 @@
+"""Laws of generation."""
+
+from itertools import islice
+
+import pytest
+import torch
+from palimpsest.errors import UserError
+from palimpsest.evaluation.generation import Sampling, generate, keep_nucleus
+from palimpsest.models.language_model import LanguageModel
+from palimpsest.state import leaves
+
+
+@pytest.fixture
+def model():
+    return LanguageModel(width=16, layers=2).build(11, torch.Generator().manual_seed(0))
+
+
+def write(model, sampling, seed=0, length=20, segment=512, prompt=(1, 2, 3, 4, 5)):
+    generator = torch.Generator().manual_seed(seed)
+    return list(islice(generate(model, torch.tensor(prompt), sampling, generator, segment), length))
+
+
+def test_temperature_zero_takes_the_likeliest_after_reading_everything_again(model):
+    text = [1, 2, 3, 4, 5]
+    for _ in range(20):
+        with torch.no_grad():
+            log_probabilities, _ = model.predict(torch.tensor([text]))
+        text.append(int(log_probabilities.argmax()))
+    assert write(model, Sampling(temperature=0)) == text[5:]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-9), Sampling(1e-8)], ids=repr)
+def test_the_narrowest_choice_is_the_likeliest(model, sampling):
+    assert write(model, sampling) == write(model, Sampling(temperature=0))
+
+
+def test_the_seed_decides_and_the_global_generator_does_not(model):
+    first = write(model, Sampling(1.0))
+    torch.manual_seed(99)
+    assert write(model, Sampling(1.0)) == first
+    assert write(model, Sampling(1.0), seed=1) != first
+
+
+def test_how_the_prompt_is_cut_does_not_matter(model):
+    assert write(model, Sampling(1.0), segment=2) == write(model, Sampling(1.0))
+
+
+def test_draws_follow_the_distribution():
+    logits = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log().expand(20000, -1)
+    drawn = Sampling(1.0).draw(logits, torch.Generator().manual_seed(0)).bincount(minlength=4) / 20000
+    torch.testing.assert_close(drawn, torch.tensor([0.1, 0.2, 0.3, 0.4]), atol=0.015, rtol=0)
+
+
+def test_the_nucleus_is_the_fewest_tokens_that_reach_top_p():
+    logits = torch.tensor([[0.5, 0.1, 0.3, 0.1]]).log()
+    assert keep_nucleus(logits, 0.5).isfinite().tolist() == [[True, False, False, False]]
+    assert keep_nucleus(logits, 0.51).isfinite().tolist() == [[True, False, True, False]]
+    assert keep_nucleus(logits, 1.0).isfinite().all()
+
+
+def test_a_page_does_not_grow(model):
+    sizes = set()
+    state = None
+    for token in range(10):
+        _, state = model.predict(torch.tensor([[token]]), state)
+        sizes.add(sum(leaf.numel() for leaf in leaves(state)))
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}], ids=repr)
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(UserError, match="found"):
+        Sampling(**wrong)
+
+
+def test_an_empty_prompt_is_refused(model):
+    with pytest.raises(UserError, match="empty"):
+        write(model, Sampling(), prompt=())

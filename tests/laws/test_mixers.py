@@ -1,0 +1,194 @@
+"""The laws of mixers: held by every sentence that can be said, and by every mixer that will be added."""
+
+from dataclasses import fields
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from closeness import all_close, close, states_close
+from torch import Tensor, nn
+
+from palimpsest.attention.positions import Positions
+from palimpsest.attention.spans import Fixed, Span
+from palimpsest.kernels import BACKENDS, memory_scan
+from palimpsest.memory.feature_maps import DPFP, FeatureMap
+from palimpsest.memory.key_scales import KeyScale, UnitNorm
+from palimpsest.memory.read_outs import Plain, ReadOut
+from palimpsest.memory.update_rules import Delta, UpdateRule
+from palimpsest.mixers.fast_weight import FastWeight
+from palimpsest.mixers.mixer import Mixer, MixerModule
+from palimpsest.mixers.softmax_attention import SoftmaxAttention
+from palimpsest.spec import Spec
+from palimpsest.state import State, leaves, rows_of
+
+WIDTH, HEADS, LENGTH, CHUNK = 8, 2, 6, 4
+
+
+def every(*kinds: type[Spec]) -> list[tuple[Spec, ...]]:
+    return list(product(*([variant() for variant in kind.variants()] for kind in kinds)))
+
+
+def may_be_said(feature_map: FeatureMap, key_scale: KeyScale, update_rule: UpdateRule, read_out: ReadOut) -> bool:
+    sums = key_scale.needs_non_negative or update_rule.counts_keys or read_out.counts_keys
+    return feature_map.non_negative or not sums
+
+
+def sentence(mixer: Mixer) -> str:
+    parts = (getattr(mixer, field.name) for field in fields(mixer))
+    return " ".join([type(mixer).__name__, *(repr(part).split("(")[0] for part in parts if isinstance(part, Spec))])
+
+
+MEMORIES = every(FeatureMap, KeyScale, UpdateRule, ReadOut)
+FAST_WEIGHTS = [FastWeight(*parts, heads=HEADS) for parts in MEMORIES if may_be_said(*parts)]
+FAST_WEIGHTS.append(FastWeight(DPFP(nu=3), heads=HEADS))
+ATTENTIONS = [SoftmaxAttention(*parts, heads=HEADS) for parts in every(Positions, Span)]
+ATTENTIONS += [SoftmaxAttention(*parts, Fixed(length), heads=HEADS) for parts in every(Positions) for length in (1, 3)]
+OTHERS = [variant() for variant in Mixer.variants() if variant not in (FastWeight, SoftmaxAttention)]
+
+every_mixer = pytest.mark.parametrize("spec", [*FAST_WEIGHTS, *ATTENTIONS, *OTHERS], ids=sentence)
+every_fast_weight = pytest.mark.parametrize("spec", FAST_WEIGHTS, ids=sentence)
+
+
+def built(spec: Mixer, norm: nn.Module | None = None) -> MixerModule:
+    """With weights large enough to leave the neighbourhood of zero, where maps and gates are nearly straight."""
+    mixer = spec.build(WIDTH, norm)
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return mixer
+
+
+def outcome(mixer: MixerModule, x: Tensor, cut: int | None = None) -> dict[str, Tensor]:
+    """Output, state and the gradient of everything learned and read, of one weighted sum of output and state."""
+    x = x.detach().requires_grad_()
+    y, state = mixer(x) if cut is None else in_two(mixer, x, cut)
+    results = {"output": y} | {f"leaf {number} of the state": leaf for number, leaf in enumerate(leaves(state))}
+    chance = torch.Generator().manual_seed(1)
+    mixer.zero_grad()
+    sum((z * torch.randn(z.shape, generator=chance)).sum() for z in results.values() if z.requires_grad).backward()
+    gradients = {f"gradient of {name}": learned.grad for name, learned in mixer.named_parameters()}
+    return {name: z.detach() for name, z in results.items()} | gradients | {"gradient of the input": x.grad}
+
+
+def in_two(mixer: MixerModule, x: Tensor, cut: int) -> tuple[Tensor, State]:
+    early, state = mixer(x[:, :cut])
+    late, state = mixer(x[:, cut:], state)
+    return torch.cat([early, late], dim=1), state
+
+
+@every_mixer
+def test_cutting_a_segment_anywhere_changes_nothing(spec):
+    mixer, x = built(spec), torch.randn(2, LENGTH, WIDTH)
+    whole = outcome(mixer, x)
+    for cut in range(1, LENGTH):
+        all_close(outcome(mixer, x, cut), whole)
+
+
+@every_mixer
+def test_token_by_token_is_one_segment(spec):
+    mixer, x = built(spec), torch.randn(2, LENGTH, WIDTH)
+    expected, expected_state = mixer(x)
+    tokens, state = [], None
+    for token in x.split(1, dim=1):
+        y, state = mixer(token, state)
+        tokens.append(y)
+    close(torch.cat(tokens, dim=1), expected)
+    states_close(state, expected_state)
+
+
+@every_mixer
+def test_the_future_is_not_read(spec):
+    mixer, x = built(spec), torch.randn(1, LENGTH, WIDTH)
+    past = torch.ones(LENGTH, LENGTH).tril().bool()  # row i knows the tokens up to i; its others are other ones
+    y, _ = mixer(torch.where(past[..., None], x, torch.randn(LENGTH, LENGTH, WIDTH)))
+    expected = mixer(x)[0].expand_as(y)
+    close(y[past], expected[past])
+    assert not torch.allclose(y[~past], expected[~past])
+
+
+@every_mixer
+def test_rows_do_not_mix(spec):
+    mixer, x = built(spec), torch.randn(3, LENGTH, WIDTH)
+    _, state = mixer(torch.randn(3, 2, WIDTH))
+    together, together_state = mixer(x, state)
+    for row in (slice(i, i + 1) for i in range(3)):
+        alone, alone_state = mixer(x[row], rows_of(state, row))
+        close(alone, together[row])
+        states_close(alone_state, rows_of(together_state, row))
+
+
+@every_mixer
+def test_no_state_is_the_fresh_state_and_its_first_axis_is_the_row(spec):
+    mixer, x = built(spec), torch.randn(3, LENGTH, WIDTH)
+    fresh = mixer.initial_state(3)
+    given_none, given_fresh = mixer(x), mixer(x, fresh)
+    close(given_fresh[0], given_none[0])
+    states_close(given_fresh[1], given_none[1])
+    for state in (fresh, given_fresh[1]):
+        assert leaves(state)
+        assert all(len(leaf) == 3 for leaf in leaves(state))
+
+
+@every_mixer
+def test_a_state_is_never_changed_in_place(spec):
+    mixer = built(spec)
+    _, state = mixer(torch.randn(2, LENGTH, WIDTH))
+    before = [leaf.clone() for leaf in leaves(state)]
+    mixer(torch.randn(2, LENGTH, WIDTH), state)
+    assert all(torch.equal(*pair) for pair in zip(leaves(state), before, strict=True))
+
+
+@every_mixer
+def test_everything_learned_gets_a_gradient(spec):
+    mixer = built(spec, nn.LayerNorm(WIDTH))
+    y, _ = mixer(torch.randn(2, LENGTH, WIDTH))
+    y.square().sum().backward()
+    for name, learned in mixer.named_parameters():
+        assert learned.grad is not None, name
+        assert learned.grad.abs().max() > 0, name
+
+
+@every_mixer
+def test_a_mixer_reads_its_input_through_its_norm(spec):
+    norm, x = nn.LayerNorm(WIDTH), torch.randn(2, LENGTH, WIDTH)
+    normed = built(spec, norm)
+    bare = spec.build(WIDTH)
+    bare.load_state_dict({name: z for name, z in normed.state_dict().items() if not name.startswith("norm.")})
+    close(normed(x)[0], bare(norm(x))[0])
+
+
+@every_fast_weight
+def test_every_form_of_the_scan_gives_the_same_model(spec, monkeypatch):
+    mixer = built(spec)
+    forms = [partial(memory_scan, backend=backend) for backend in BACKENDS if backend != "chunked"]
+    forms.append(partial(memory_scan, backend="chunked", chunk=CHUNK))
+    for length in (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3):
+        x = torch.randn(2, length, WIDTH)
+        truth, *others = (outcome_of(form, mixer, x, monkeypatch) for form in forms)
+        for other in others:
+            all_close(other, truth)
+
+
+def outcome_of(form, mixer: MixerModule, x: Tensor, monkeypatch) -> dict[str, Tensor]:
+    monkeypatch.setattr("palimpsest.mixers.fast_weight.memory_scan", form)
+    return outcome(mixer, x)
+
+
+@pytest.mark.parametrize("parts", [parts for parts in MEMORIES if not may_be_said(*parts)], ids=repr)
+def test_what_would_divide_by_a_sum_that_may_be_zero_is_refused(parts):
+    signed = type(parts[0]).__name__
+    with pytest.raises(ValueError, match=rf"^\w+ divides by a sum of features, and {signed} has negative ones"):
+        FastWeight(*parts)
+
+
+@pytest.mark.parametrize("mixer", (FastWeight, SoftmaxAttention))
+def test_a_width_that_the_heads_cannot_share_is_refused(mixer):
+    with pytest.raises(ValueError, match="a width of 9 cannot be shared by 2 heads"):
+        mixer(heads=2).build(9)
+
+
+def test_a_mixer_in_half_precision_has_a_float32_page():
+    mixer = FastWeight(DPFP(), UnitNorm(), Delta(), Plain()).build(WIDTH).half()
+    for state in (None, mixer.initial_state(2)):
+        y, state = mixer(torch.randn(2, LENGTH, WIDTH, dtype=torch.float16), state)
+        assert (y.dtype, state.memory.dtype) == (torch.float16, torch.float32)

@@ -1,0 +1,281 @@
+"""Laws of training: how the work is cut up, stopped and taken up again does not show in the numbers."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from palimpsest.data.corpora import Text
+from palimpsest.data.streams import Contiguous
+from palimpsest.errors import Diverged, UserError
+from palimpsest.experiment import Recipe, load, resume, train
+from palimpsest.models.block import PreNorm
+from palimpsest.training.checkpoint import Checkpoints
+from palimpsest.training.log import Log
+from palimpsest.training.muon import orthogonalise
+from palimpsest.training.optimisers import Optimiser
+from palimpsest.training.schedules import Schedule
+from palimpsest.training.trainer import Trainer
+from torch import nn
+from toys import TEXT, metrics, palimpsest, quiet, toy
+
+every_optimiser = pytest.mark.parametrize("optimiser", Optimiser.variants(), ids=lambda part: part.__name__)
+every_schedule = pytest.mark.parametrize("schedule", Schedule.variants(), ids=lambda part: part.__name__)
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Recipe:
+    """With everything on that has a state of its own: dropout, carried rows, an optimiser with memory."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    base = Recipe(name="toy")
+    base = replace(base, model=replace(base.model, block=PreNorm(dropout=0.1)))
+    data = replace(base.data, corpus=Text(tmp_path / "text.txt", valid=0.1, test=0.1), order=Contiguous())
+    return toy(replace(base, data=data), steps=7, carry=True, validate_every=3, save_every=2, log_every=2)
+
+
+def weights(folder, checkpoint="latest"):
+    return dict(load(folder, checkpoint).model.state_dict())
+
+
+def assert_same_run(one, other):
+    assert metrics(one) == metrics(other)
+    mine, theirs = weights(one), weights(other)
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert (one / "samples.txt").read_text() == (other / "samples.txt").read_text()
+
+
+class StopAfter(Trainer):
+    """Loses its power after a step, before anything is written down."""
+
+    last = 0
+
+    def advance(self):
+        if self.step == self.last:
+            raise KeyboardInterrupt
+        super().advance()
+
+
+@pytest.mark.slow
+@every_optimiser
+@pytest.mark.parametrize("cut", range(1, 7))
+def test_resuming_is_invisible_bit_for_bit_at_every_step(recipe, tmp_path, monkeypatch, optimiser, cut):
+    check_resume(replace(recipe, optimiser=optimiser()), tmp_path, monkeypatch, cut)
+
+
+def test_resuming_is_invisible_bit_for_bit(recipe, tmp_path, monkeypatch):
+    check_resume(recipe, tmp_path, monkeypatch, cut=5)
+
+
+def check_resume(recipe, tmp_path, monkeypatch, cut):
+    whole = train(recipe, tmp_path / "whole", quiet())
+    with monkeypatch.context() as patch:
+        patch.setattr(StopAfter, "last", cut)
+        patch.setattr("palimpsest.experiment.run.Trainer", StopAfter)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "cut", quiet())
+    assert_same_run(resume(tmp_path / "cut", quiet()), whole)
+
+
+def start(folder, text, steps, cwd):
+    flags = "--batch 2 --segment 16 --width 24 --layers 2 --log-every 1 --validate-every 5 --save-every 3 --threads 1"
+    command = [sys.executable, "-m", "palimpsest", "train", text, "--folder", folder, "--steps", steps, *flags.split()]
+    return subprocess.Popen(list(map(str, command)), cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+def wait_for_lines(folder, lines, process):
+    path = folder / "metrics.jsonl"
+    while process.poll() is None and not (path.exists() and len(path.read_text().splitlines()) >= lines):
+        time.sleep(0.002)
+
+
+def test_a_run_killed_at_a_random_step_and_resumed_ends_like_one_that_never_was(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    whole = start(tmp_path / "whole", tmp_path / "text.txt", 40, tmp_path)
+    killed = start(tmp_path / "killed", tmp_path / "text.txt", 40, tmp_path)
+    wait_for_lines(tmp_path / "killed", random.SystemRandom().randint(1, 30), killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert whole.wait(timeout=120) == 0
+    assert killed.returncode == -signal.SIGKILL
+    resumed = palimpsest("resume", tmp_path / "killed", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_saves_and_leaves_with_zero(tmp_path, number):
+    (tmp_path / "text.txt").write_text(TEXT)
+    run = tmp_path / "run"
+    process = start(run, tmp_path / "text.txt", 100000, tmp_path)
+    wait_for_lines(run, 5, process)
+    process.send_signal(number)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 0, words
+    assert f"palimpsest resume {run}" in " ".join(words.split())
+    saved = int(Checkpoints(run / "checkpoints").find("latest").name.split("-")[1])
+    assert saved == metrics(run)[-1]["step"], "the last step taken is the one saved"
+
+
+def test_a_second_signal_does_not_wait(tmp_path):
+    program = (
+        "import os, signal, time\n"
+        "from palimpsest.training.interrupts import Interrupts\n"
+        "with Interrupts() as stop:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    assert stop.asked\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 128 + signal.SIGTERM
+
+
+def test_the_log_is_cut_back_to_the_checkpoint_and_a_torn_line_is_dropped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"event": "train", "step": 1}\n{"event": "train", "step": 2}\n{"event": "tra')
+    Log(path, 5, quiet()).cut_back(1)
+    assert path.read_text() == '{"event": "train", "step": 1}\n'
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(recipe, tmp_path):
+    run = train(recipe, tmp_path / "run", quiet())
+    whole = metrics(run)
+    latest = Checkpoints(run / "checkpoints").find("latest")
+    (latest / "training.pt").write_bytes((latest / "training.pt").read_bytes()[:1000])
+    resume(run, quiet())
+    assert metrics(run) == whole
+
+
+def test_an_unfinished_checkpoint_does_not_count(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, nn.Linear(2, 2), {})
+    (tmp_path / "step-00000002.partial").mkdir()
+    assert [path.name for path in checkpoints.all()] == ["step-00000001"]
+
+
+def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in range(1, 6):
+        checkpoints.save(step, nn.Linear(2, 2), {})
+        if step == 2:
+            checkpoints.mark_best(step, 1.0)
+        checkpoints.prune()
+    assert [path.name for path in checkpoints.all()] == ["step-00000002", "step-00000004", "step-00000005"]
+    assert checkpoints.find("best").name == "step-00000002"
+    with pytest.raises(UserError, match="step-00000009.*there are"):
+        checkpoints.find("step-00000009")
+
+
+def test_the_best_checkpoint_is_the_one_that_scored_lowest(recipe, tmp_path):
+    run = train(recipe, tmp_path / "run", quiet())
+    valid = [record for record in metrics(run) if record["event"] == "valid"]
+    best = min(valid, key=lambda record: record["nats"])
+    assert load(run).checkpoint == f"step-{best['step']:08d}"
+
+
+def test_accumulation_is_invisible(recipe, tmp_path):
+    recipe = replace(recipe, model=replace(recipe.model, block=PreNorm()), data=replace(recipe.data, batch=4))
+    runs = [
+        train(replace(recipe, run=replace(recipe.run, accumulation=pieces)), tmp_path / str(pieces), quiet())
+        for pieces in (1, 2, 3)
+    ]
+    first, *others = (metrics(run) for run in runs)
+    for other in others:
+        for one, two in zip(first, other, strict=True):
+            assert one["nats"] == pytest.approx(two["nats"], rel=1e-9)
+
+
+def test_carried_state_matters_and_is_not_carried_over_an_epoch(recipe):
+    with pytest.raises(UserError, match="--order Contiguous"):
+        Recipe(run=replace(recipe.run, carry=True))
+
+
+@pytest.mark.parametrize("poison", ["loss", "gradient"])
+def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
+    recipe, tmp_path, monkeypatch, poison
+):
+    advance = Trainer.advance
+
+    def poisoned(self):
+        if self.step == 4:
+            monkeypatch.setattr(Trainer, "backward", lambda *_: (torch.nan, 1.0) if poison == "loss" else (1.0, torch.inf))
+        advance(self)
+
+    monkeypatch.setattr(Trainer, "advance", poisoned)
+    with pytest.raises(Diverged, match=f"the {poison} of step 5.*step-00000004"):
+        train(recipe, tmp_path / "run", quiet())
+    assert all(parameter.isfinite().all() for parameter in weights(tmp_path / "run").values())
+
+
+def test_a_new_run_can_start_from_another_ones_weights(recipe, tmp_path):
+    source = train(recipe, tmp_path / "source", quiet())
+    tuned = replace(recipe.run, start_from=source, steps=1, carry=False)
+    run = train(replace(recipe, run=tuned), tmp_path / "tuned", quiet())
+    best, first = weights(source, "best"), weights(run, "step-00000000")
+    assert all(torch.equal(best[name], first[name]) for name in best)
+
+
+def test_the_optimiser_comes_along_only_if_asked(recipe, tmp_path):
+    source = train(recipe, tmp_path / "source", quiet())
+    steps = {}
+    for keep in (True, False):
+        tuned = replace(recipe.run, start_from=source, keep_optimiser=keep, steps=1)
+        run = train(replace(recipe, run=tuned), tmp_path / str(keep), quiet())
+        saved = torch.load(run / "checkpoints/step-00000001/training.pt", weights_only=True)
+        steps[keep] = int(saved["optimiser"][0]["state"][0]["step"])
+    assert steps[False] == 1
+    assert steps[True] > 1
+
+
+def test_nothing_is_ever_overwritten(recipe, tmp_path):
+    train(recipe, tmp_path / "run", quiet())
+    with pytest.raises(UserError, match="not empty.*resume"):
+        train(recipe, tmp_path / "run", quiet())
+
+
+class Bowl(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.matrix, self.vector = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(4))
+
+    def hidden_matrices(self):
+        return [self.matrix]
+
+    def forward(self):
+        return self.matrix.square().sum() + self.vector.square().sum()
+
+
+@every_optimiser
+def test_every_optimiser_goes_downhill_and_a_share_of_zero_stands_still(optimiser):
+    bowl = Bowl()
+    stepper = optimiser().build(bowl)
+    before = bowl().item()
+    for share in (0.0, 1.0):
+        stepper.zero_grad()
+        bowl().backward()
+        stepper.step(share)
+        after = bowl().item()
+        assert after == before if share == 0 else after < before
+
+
+def test_orthogonalised_matrices_move_all_directions_alike():
+    matrices = torch.randn(3, 12, 5)
+    values = torch.linalg.svdvals(orthogonalise(matrices))
+    assert values.min() > 0.5
+    assert values.max() < 1.3
+    for one, both in zip(matrices, orthogonalise(matrices), strict=True):
+        torch.testing.assert_close(orthogonalise(one[None])[0], both)
+
+
+@every_schedule
+def test_a_warm_up_warms_up_and_the_share_stays_between_zero_and_one(schedule):
+    schedule = schedule(warmup=10)
+    shares = [schedule.share(step, 100) for step in range(100)]
+    assert all(0 < share <= 1 for share in shares)
+    assert shares[:10] == sorted(shares[:10])
+    assert shares[0] == pytest.approx(1 / 11)
+    assert shares[10] == 1
+    assert shares[10:] == sorted(shares[10:], reverse=True)

@@ -1,0 +1,30 @@
+"""Choromanski et al. 2021, Rethinking attention with Performers: FAVOR+."""
+
+import torch
+from by_hand import by_hand, text, with_large_weights
+from closeness import close
+
+from palimpsest.memory.feature_maps import Favor
+from palimpsest.memory.key_scales import Unscaled
+from palimpsest.memory.read_outs import Normalised
+from palimpsest.memory.update_rules import Sum
+from palimpsest.mixers.fast_weight import FastWeight
+
+PERFORMER = FastWeight(Favor(directions=6, epsilon=1e-4), Unscaled(), Sum(), Normalised(epsilon=1e-6))
+
+
+def test_our_sentence_is_the_papers_attention_with_positive_random_features():
+    mixer, x = with_large_weights(PERFORMER), text()
+    directions = mixer.feature_map.matrix.T
+
+    def features(z):
+        """exp(−|z|²/2) times exp(ω·z) and exp(−ω·z) for every direction ω; the ε is that of the authors' code."""
+        waves = [(sign * (omega @ z) - z @ z / 2).exp() for sign in (1, -1) for omega in directions]
+        return (torch.stack(waves) + 1e-4) / len(waves) ** 0.5
+
+    def attention(queries, keys, values, row, head):
+        for i, query in enumerate(queries):
+            weights = [features(query) @ features(keys[j]) for j in range(i + 1)]
+            yield sum(weight * values[j] for j, weight in enumerate(weights)) / (sum(weights) + 1e-6)
+
+    close(mixer(x)[0], by_hand(mixer, x, attention))

@@ -1,0 +1,226 @@
+"""The command line, as a person meets it."""
+
+import json
+import re
+import sys
+from importlib import import_module
+
+import pytest
+from palimpsest.cli import VERBS, main
+from palimpsest.cli.overrides import override
+from palimpsest.experiment import Recipe
+from palimpsest.memory.feature_maps import DPFP
+from palimpsest.memory.update_rules import Sum
+from palimpsest.mixers.softmax_attention import SoftmaxAttention
+from toys import TEXT, palimpsest
+
+SMALL = "--steps 4 --batch 2 --segment 16 --width 24 --layers 1 --validate-every 4 --save-every 2 --threads 1".split()
+
+
+def say(*arguments):
+    return main([str(argument) for argument in arguments])
+
+
+def complaint(capsys, *arguments):
+    """What is said of a mistake, after leaving with 2 and without a traceback."""
+    with pytest.raises(SystemExit) as left:
+        say(*arguments)
+    assert left.value.code == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    return " ".join(error.split())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "novel.txt").write_text(TEXT)
+    say("train", folder / "novel.txt", "--folder", folder / "run", *SMALL)
+    return folder / "run"
+
+
+def test_help_does_not_wait_for_torch(tmp_path):
+    program = "import sys; from palimpsest.cli import main; main(['--help']); assert 'torch' not in sys.modules"
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert all(verb in done.stdout for verb in VERBS)
+
+
+def test_every_verb_explains_itself(capsys):
+    for verb in VERBS:
+        with pytest.raises(SystemExit) as left:
+            say(verb, "--help")
+        assert left.value.code == 0
+        assert verb in capsys.readouterr().out
+        assert import_module(f"palimpsest.cli.{verb}").__doc__
+
+
+def test_a_run_folder_holds_all_it_should(run):
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        "recipe.json", "environment.json", "vocabulary.json", "metrics.jsonl", "checkpoints",
+        "evaluation.json", "samples.txt", "curves.png", "report.html",
+    }  # fmt: skip
+    assert json.loads((run / "evaluation.json").read_text())["nats_per_token"] > 0
+
+
+def test_evaluate_prints_the_number_of_the_run(run, capsys):
+    say("evaluate", run, "--json")
+    score = json.loads(capsys.readouterr().out)
+    assert score == json.loads((run / "evaluation.json").read_text())
+    say("evaluate", run)
+    assert f"{score['nats_per_token']:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("protocol", ["segments", "sliding-window", "carried-state"])
+def test_evaluate_knows_every_protocol_and_split(run, capsys, protocol):
+    say("evaluate", run, "--protocol", protocol, "--context", 8, "--split", "all", "--json")
+    valid, test = json.loads(capsys.readouterr().out)
+    assert (valid["split"], test["split"]) == ("valid", "test")
+    assert valid["protocol"]["part"].lower() == protocol.replace("-", "")
+
+
+def test_another_text_can_be_scored_if_the_vocabulary_knows_it(run, capsys, tmp_path):
+    (tmp_path / "other.txt").write_text(TEXT[:200])
+    say("evaluate", run, "--text", tmp_path / "other.txt", "--json")
+    assert json.loads(capsys.readouterr().out)["tokens"] == 199
+    (tmp_path / "greek.txt").write_text("μῆνιν ἄειδε θεὰ")
+    assert "the vocabulary has no 'μ'" in complaint(capsys, "evaluate", run, "--text", tmp_path / "greek.txt")
+
+
+def test_generate_goes_on_from_the_prompt(run, capsys, tmp_path, monkeypatch):
+    say("generate", run, "--prompt", "line 1", "--length", 20)
+    text = capsys.readouterr().out
+    assert text.startswith("line 1")
+    assert len(text) == len("line 1") + 20 + 1
+    (tmp_path / "prompt.txt").write_text("line 1")
+    say("generate", run, "--prompt-file", tmp_path / "prompt.txt", "--length", 20)
+    assert capsys.readouterr().out == text
+    monkeypatch.setattr(sys, "stdin", open(tmp_path / "prompt.txt"))  # noqa: SIM115
+    say("generate", run, "--prompt", "-", "--length", 20, "--json")
+    assert json.loads(capsys.readouterr().out)["text"] == text[len("line 1") : -1]
+
+
+def test_resuming_a_finished_run_changes_nothing(run):
+    before = (run / "metrics.jsonl").read_text()
+    say("resume", run)
+    assert (run / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_can_be_tuned_on_another_text(run, tmp_path, capsys):
+    (tmp_path / "more.txt").write_text(TEXT[::-1])
+    say("train", tmp_path / "more.txt", "--from", run, "--folder", tmp_path / "tuned", "--steps", 2)
+    recipe = Recipe.read(tmp_path / "tuned" / "recipe.json")
+    assert recipe.run.start_from == run.resolve()
+    assert recipe.data.corpus.name == "more"
+
+
+def test_ls_shows_recipes_parts_and_corpora(capsys):
+    say("ls")
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("tiny-shakespeare", "TinyShakespeare", "DPFP(nu=1)", "Delta(beta=0.5)", "Muon"))
+    say("ls", "corpora", "--json")
+    assert list(json.loads(capsys.readouterr().out)) == ["corpora"]
+
+
+def test_a_dry_run_tells_what_it_would_take_and_writes_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    say("train", "--dry-run", "--steps", 10)
+    shown = capsys.readouterr().out
+    assert '"part": "GatedDelta"' in shown
+    assert re.search(r"parameters +[\d,]+", shown)
+    assert re.search(r"tokens a step +2,048", shown)
+    assert re.search(r"memory, roughly +[1-9][\d,]* MiB", shown)
+    assert not list(tmp_path.iterdir())
+
+
+def test_parts_are_exchanged_by_name_and_fields_by_the_end_of_their_path():
+    flags = "--feature-map DPFP --nu 2 --update-rule sum --key-scale=SumToOne --steps 7 --model.block.dropout 0.1"
+    recipe = override(Recipe(), flags.split(), "test")
+    mixer = recipe.model.block.mixer
+    assert mixer.feature_map == DPFP(nu=2)
+    assert mixer.update_rule == Sum()
+    assert recipe.run.steps == 7
+    assert recipe.model.block.dropout == 0.1
+
+
+def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
+    flags = "--span Fixed --model.block.mixer.span.length 9 --mixer SoftmaxAttention --feed-forward none"
+    recipe = override(Recipe(), flags.split(), "test")
+    assert isinstance(recipe.model.block.mixer, SoftmaxAttention)
+    assert recipe.model.block.mixer.span.length == 9
+    assert recipe.model.block.feed_forward is None
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        ("--updat-rule Sum", "did you mean --update-rule?"),
+        ("--update-rule Smu", "did you mean Sum?"),
+        ("--model.block.dropuot 0.1", "did you mean --model.block.dropout?"),
+        ("--dropout 0.1", "--model.block.dropout, --model.embedding.dropout: say which"),
+        ("--steps many", "--run.steps"),
+        ("--steps 0", "at least 1"),
+        ("--feature-map Tanh --key-scale SumToOne", "SumToOne divides by a sum of features, and Tanh has negative ones"),
+        ("--heads 5", "cannot be shared by 5 heads"),
+        ("--carry", "--order Contiguous"),
+        ("--device warp", "the device 'warp' cannot be used"),
+        ("--tracking WandB", "pip install 'palimpsest[wandb]'"),
+        ("--batch 1000000", "--batch"),
+    ],
+)
+def test_a_mistake_gets_one_clear_line(capsys, tmp_path, monkeypatch, flags, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert words in complaint(capsys, "train", *flags.split())
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["tran"], "did you mean train?"),
+        (["train", "tiny-shakespear"], "did you mean tiny-shakespeare?"),
+        (["train", "nowhere.txt"], "no"),
+        (["evaluate", "nowhere"], "there is no run nowhere"),
+        (["resume", "."], "is not a run: there is no recipe.json"),
+        (["generate", "nowhere", "--prompt", "a", "--prompt-file", "b"], "not by both"),
+    ],
+)
+def test_what_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert words in complaint(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", "empty"),
+        (b"short", "no valid split"),
+        (b"short " * 50, "--batch"),
+        ("café".encode("latin-1") * 1000, "--vocabulary Bytes"),
+    ],
+    ids=["empty", "short", "shorter than a batch", "latin-1"],
+)
+def test_a_text_that_cannot_be_learned_from_is_refused_and_leaves_nothing_behind(
+    capsys, tmp_path, monkeypatch, content, words
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_bytes(content)
+    assert words in complaint(capsys, "train", "text.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_text_that_is_not_utf8_can_be_read_as_bytes(tmp_path):
+    (tmp_path / "text.txt").write_bytes("café noir ".encode("latin-1") * 300)
+    say("train", tmp_path / "text.txt", "--folder", tmp_path / "run", "--vocabulary", "Bytes", *SMALL)
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["bits_per_character"] is None
+
+
+def test_runs_are_numbered_and_stdout_holds_the_result_alone(tmp_path):
+    (tmp_path / "novel.txt").write_text(TEXT)
+    for number in (1, 2):
+        done = palimpsest("train", "novel.txt", *SMALL, cwd=tmp_path)
+        assert done.stdout.strip() == f"runs/novel-00{number}", done.stderr
+    assert "nats" in done.stderr

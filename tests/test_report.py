@@ -1,0 +1,244 @@
+import json
+import math
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from palimpsest.errors import UserError
+from palimpsest.report import RunRecord, draw_curves, read_run, write_report
+from palimpsest.report.curves import Scale, smooth, thin
+from palimpsest.report.sentences import duration, sentence, short
+
+PNG = b"\x89PNG\r\n\x1a\n"
+MIXER = {"part": "FastWeight", "feature_map": {"part": "DPFP", "nu": 3}, "rule": {"part": "Delta", "beta": 0.5}}
+RECIPE = {
+    "name": "tiny-shakespeare",
+    "data": {"corpus": {"part": "TinyShakespeare"}, "batch": 16},
+    "model": {"width": 128, "block": {"part": "PreNorm", "mixer": MIXER, "feed_forward": None}},
+}
+ENVIRONMENT = {"palimpsest": "0.1.0", "torch": "2.11.0", "device": "cpu", "parameters": 824_641}
+
+
+def line(event: str, step: int, nats: float, **more: float) -> dict:
+    return {"event": event, "step": step, "tokens": 4096 * step, "nats": nats, "seconds": 0.5 * step, **more}
+
+
+def train_line(step: int) -> dict:
+    nats = 1.5 + 3 / (1 + step) + 0.05 * math.sin(step)
+    return line("train", step, nats, gradient_norm=0.5 + 1 / step, rate=min(1.0, step / 20), tokens_per_second=8192.0)
+
+
+TRAIN = [train_line(step) for step in range(1, 101)]
+VALID = [line("valid", step, 1.6 + 2 / step) for step in range(20, 101, 20)]
+EVALUATION = {
+    "split": "valid",
+    "protocol": {"part": "Segments", "length": 256},
+    "checkpoint": "step-00000100",
+    "tokens": 111_539,
+    "nats": 195_193.2,
+    "nats_per_token": 1.75,
+    "perplexity": 5.7546,
+    "bits_per_token": 2.5247,
+    "bits_per_character": 2.5247,
+    "bits_per_byte": None,
+    "by_position": [
+        {"from": 0, "to": 1, "tokens": 436, "nats_per_token": 3.3},
+        {"from": 1, "to": 2, "tokens": 436, "nats_per_token": 2.6},
+        {"from": 2, "to": 256, "tokens": 110_667, "nats_per_token": 1.71},
+    ],
+}
+SAMPLE = "ROMEO:\nO <b>brave</b> & new\n</pre><script>alert('world')</script>"
+
+
+@pytest.fixture
+def begun(tmp_path):
+    (tmp_path / "recipe.json").write_text(json.dumps(RECIPE), "utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def run(begun):
+    write_lines(begun, sorted([*TRAIN, *VALID], key=lambda event: event["step"]))
+    (begun / "environment.json").write_text(json.dumps(ENVIRONMENT), "utf-8")
+    (begun / "evaluation.json").write_text(json.dumps(EVALUATION), "utf-8")
+    (begun / "samples.txt").write_text(SAMPLE, "utf-8")
+    return begun
+
+
+def write_lines(folder, lines) -> None:
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+
+
+class Reader(HTMLParser):
+    """The text of a page and its elements; complains of tags that do not balance."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+    def words(self) -> str:
+        return " ".join(self.text).replace("\u202f", " ")
+
+    def with_class(self, tag, name):
+        return [attributes for found, attributes in self.found if found == tag and attributes.get("class") == name]
+
+
+def read(folder) -> Reader:
+    return Reader(write_report(folder).read_text("utf-8"))
+
+
+def test_the_page_of_a_whole_run_shows_its_numbers(run):
+    reader = read(run)
+    text = reader.words()
+    scores = ["1.750", "2.525", "5.755", "825 k", "410 k", "50 s", "8.19 k", "111,539", "824,641", "2–255", "1.710"]
+    words = ["tiny-shakespeare", "step-00000100", "Delta(beta=0.5)", "Segments(length=256)", "2.11.0"]
+    assert [shown for shown in (*scores, *words) if shown not in text] == []
+    exact = {attributes["value"] for tag, attributes in reader.found if tag == "data"}
+    assert {"1.75", "5.7546", "2.5247", "824641", "409600", "50.0", "8192.0"} == exact
+
+
+def test_what_is_absent_is_left_out(run):
+    (run / "evaluation.json").unlink()
+    text = read(run).words()
+    assert "bits per byte" not in text
+    assert "perplexity" not in text
+    assert "Loss by position" not in text
+    assert "nats per token, validation at step 100" in text
+
+
+def test_every_training_value_is_a_point_of_the_curve(run):
+    (path,) = read(run).with_class("path", "raw")
+    places = [tuple(map(float, place.split())) for place in path["d"].strip("M").split("L")]
+    assert len(places) == len(TRAIN)
+    for axis, field in enumerate(("tokens", "nats")):
+        slope = (places[-1][axis] - places[0][axis]) / (TRAIN[-1][field] - TRAIN[0][field])
+        for place, line in zip(places, TRAIN, strict=True):
+            assert place[axis] == pytest.approx(places[0][axis] + slope * (line[field] - TRAIN[0][field]), abs=0.2)
+
+
+def test_every_validation_value_is_a_dot_and_a_row(run):
+    reader = read(run)
+    assert len(reader.with_class("circle", "valid")) == len(VALID)
+    assert {f"{line['nats']:.4f}" for line in VALID} <= set(reader.text)
+
+
+def test_a_run_that_has_just_begun_still_gets_a_page(begun):
+    text = read(begun).words()
+    assert "Nothing has been measured yet." in text
+    assert "DPFP(nu=3)" in text
+    assert (begun / "curves.png").read_bytes().startswith(PNG)
+
+
+def test_a_line_that_was_cut_off_is_passed_over(begun):
+    whole, cut = json.dumps(TRAIN[0]), json.dumps(TRAIN[1])[:40]
+    (begun / "metrics.jsonl").write_text(f"{whole}\n{cut}", "utf-8")
+    (begun / "evaluation.json").write_text('{"nats": 1', "utf-8")
+    assert [measured.step for measured in read_run(begun).train] == [1]
+    assert "nats per token, training at step 1" in read(begun).words()
+
+
+def test_steps_repeated_after_resuming_count_once(begun):
+    write_lines(begun, [TRAIN[0], TRAIN[1], TRAIN[2], {**TRAIN[1], "nats": 9.0}])
+    assert {measured.step: measured.nats == 9.0 for measured in read_run(begun).train} == {1: False, 2: True, 3: False}
+
+
+def test_a_loss_that_is_not_a_number_does_not_spoil_the_curve(begun):
+    write_lines(begun, [TRAIN[0], {**TRAIN[1], "nats": math.nan, "gradient_norm": math.inf}, TRAIN[2]])
+    (path,) = read(begun).with_class("path", "raw")
+    assert path["d"].count("L") == 1
+    assert "nan" not in path["d"]
+
+
+def test_text_is_escaped(run):
+    hostile = {**RECIPE, "name": "<script>1</script>", "data": {"<i>": '"><img src=x>'}}
+    (run / "recipe.json").write_text(json.dumps(hostile), "utf-8")
+    (run / "environment.json").write_text(json.dumps({"<u>": "<s>&amp;"}), "utf-8")
+    reader = read(run)
+    assert not {"script", "b", "i", "img", "u", "s"} & {tag for tag, _ in reader.found}
+    assert SAMPLE in reader.text
+    assert "<s>&amp;" in reader.text
+
+
+def test_the_page_names_no_other_machine(run):
+    page = write_report(run).read_text("utf-8")
+    assert not re.search(r"https?:|//|url\(|@import", page.replace("<!doctype html>", ""))
+    assert not any("src" in attributes for _, attributes in Reader(page).found)
+
+
+def test_the_page_speaks_to_telephones_and_to_screen_readers(run):
+    found = read(run).found
+    assert ("html", {"lang": "en"}) in found
+    assert any(attributes.get("name") == "viewport" for _, attributes in found)
+    charts = [attributes for tag, attributes in found if tag == "svg" and attributes["class"] == "chart"]
+    assert charts
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in charts)
+
+
+def test_writing_twice_gives_the_same_files_and_nothing_else(run):
+    before = {path.name for path in run.iterdir()}
+    first = [write_report(run).read_bytes(), (run / "curves.png").read_bytes()]
+    second = [write_report(run).read_bytes(), (run / "curves.png").read_bytes()]
+    assert first == second
+    assert {path.name for path in run.iterdir()} == before | {"report.html", "curves.png"}
+
+
+def test_a_folder_without_a_recipe_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"not a run folder: its recipe\.json is not there"):
+        write_report(tmp_path)
+
+
+def test_without_matplotlib_the_page_is_written_and_the_remedy_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match="pip install matplotlib"):
+        write_report(run)
+    assert (run / "report.html").exists()
+
+
+def test_figures_leave_pyplot_alone(run):
+    loaded = "matplotlib.pyplot" in sys.modules
+    assert draw_curves(read_run(run)).startswith(PNG)
+    assert draw_curves(RunRecord("empty", {}, {})).startswith(PNG)
+    assert ("matplotlib.pyplot" in sys.modules) == loaded
+
+
+def test_smoothing_keeps_a_constant_and_thinning_keeps_the_extremes():
+    assert smooth([(i, 2.0) for i in range(200)]) == [(i, 2.0) for i in range(200)]
+    points = [(float(i), math.sin(i) + (i == 4321) * 9) for i in range(10_000)]
+    kept = thin(points)
+    assert len(kept) <= 1000
+    assert kept == sorted(kept)
+    assert {min(points, key=lambda point: point[1]), points[4321]} <= set(kept)
+
+
+@pytest.mark.parametrize("values", [[0.0], [3.0], [-1.0, 2.5], [1e-9, 2e-9], [0, 4e12], [1.37, 4.9]])
+def test_a_scale_encloses_its_values(values):
+    scale = Scale.around(values)
+    assert all(-1e-9 <= scale.share(value) <= 1 + 1e-9 for value in values)
+    assert 2 <= len(scale.ticks) <= 8
+    assert scale.ticks[-1] == pytest.approx(scale.high)
+
+
+def test_values_are_spelled_as_people_read_them():
+    assert sentence(MIXER) == "FastWeight(feature_map=DPFP(nu=3), rule=Delta(beta=0.5))"
+    assert " ".join(short(n) for n in (0, 999, 999_900, 1_310_000)) == "0 999 1\u202fM 1.31\u202fM"
+    durations = [duration(seconds) for seconds in (9.41, 725, 3600, 12_000, 187_200)]
+    assert durations == ["9.41 s", "12 min 5 s", "1 h", "3 h 20 min", "2 d 4 h"]
