@@ -9,7 +9,8 @@ apart make a run worthless, and it says so.
 
 Memory is the peak resident size of a fresh process during one such pass, inputs and gradients included, less its
 peak before, when torch is loaded and a pass of a hundredth of the size is done; the median of three processes. They
-have one thread each: what every thread needs for itself would make short sequences look large.
+have one thread each, and tensors are given back to the system at once: what threads and the allocator keep for
+themselves would make short sequences look large.
 """
 
 import argparse
@@ -175,6 +176,7 @@ def timing(seconds: list[float]) -> Timing:
 
 def peak_memory(contender: Contender, processes: int = 3) -> float:
     """Bytes, the median of several fresh processes."""
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**16)  # read by glibc when a process starts, so not by this one
     found = []
     for _ in range(processes):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:

@@ -1,8 +1,8 @@
 """The axis alphabet, one letter for one meaning, in every docstring and pattern of the package.
 
-    b  row of the batch     t  time               d  width of the model
-    h  head                 k  feature of a key   v  number of a value
-    n  chunk of time        c  time in a chunk    s  slot of a cache
+b  row of the batch     t  time               d  width of the model
+h  head                 k  feature of a key   v  number of a value
+n  chunk of time        c  time in a chunk    s  slot of a cache
 """
 
 from torch import Tensor

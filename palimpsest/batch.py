@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from .state import map_state
+
 
 class Batch(NamedTuple):
     inputs: Tensor  # b t
@@ -15,7 +17,7 @@ class Batch(NamedTuple):
         return self.targets.numel() if self.mask is None else int(self.mask.sum())
 
     def rows(self, rows: slice) -> "Batch":
-        return Batch(*(None if field is None else field[rows] for field in self))
+        return map_state(lambda field: field[rows], self)
 
     def to(self, device) -> "Batch":
-        return Batch(*(None if field is None else field.to(device, non_blocking=True) for field in self))
+        return map_state(lambda field: field.to(device, non_blocking=True), self)

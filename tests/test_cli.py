@@ -2,19 +2,21 @@
 
 import json
 import re
+import subprocess
 import sys
 from importlib import import_module
 
 import pytest
+from toys import TEXT, palimpsest
+
 from palimpsest.cli import VERBS, main
 from palimpsest.cli.overrides import override
 from palimpsest.experiment import Recipe
 from palimpsest.memory.feature_maps import DPFP
 from palimpsest.memory.update_rules import Sum
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
-from toys import TEXT, palimpsest
 
-SMALL = "--steps 4 --batch 2 --segment 16 --width 24 --layers 1 --validate-every 4 --save-every 2 --threads 1".split()
+SMALL = "--steps 4 --batch 2 --segment 16 --width 24 --layers 1 --validate-every 4 --save-every 2 --threads 1"
 
 
 def say(*arguments):
@@ -35,14 +37,12 @@ def complaint(capsys, *arguments):
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
     (folder / "novel.txt").write_text(TEXT)
-    say("train", folder / "novel.txt", "--folder", folder / "run", *SMALL)
+    say("train", folder / "novel.txt", "--folder", folder / "run", *SMALL.split())
     return folder / "run"
 
 
 def test_help_does_not_wait_for_torch(tmp_path):
     program = "import sys; from palimpsest.cli import main; main(['--help']); assert 'torch' not in sys.modules"
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert all(verb in done.stdout for verb in VERBS)
@@ -120,7 +120,9 @@ def test_a_run_can_be_tuned_on_another_text(run, tmp_path, capsys):
 def test_ls_shows_recipes_parts_and_corpora(capsys):
     say("ls")
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("tiny-shakespeare", "TinyShakespeare", "DPFP(nu=1)", "Delta(beta=0.5)", "Muon"))
+    assert all(
+        name in shown for name in ("tiny-shakespeare", "TinyShakespeare", "DPFP(nu=1)", "Delta(beta=0.5)", "Muon")
+    )
     say("ls", "corpora", "--json")
     assert list(json.loads(capsys.readouterr().out)) == ["corpora"]
 
@@ -163,7 +165,10 @@ def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
         ("--dropout 0.1", "--model.block.dropout, --model.embedding.dropout: say which"),
         ("--steps many", "--run.steps"),
         ("--steps 0", "at least 1"),
-        ("--feature-map Tanh --key-scale SumToOne", "SumToOne divides by a sum of features, and Tanh has negative ones"),
+        (
+            "--feature-map Tanh --key-scale SumToOne",
+            "SumToOne divides by a sum of features, and Tanh has negative ones",
+        ),
         ("--heads 5", "cannot be shared by 5 heads"),
         ("--carry", "--order Contiguous"),
         ("--device warp", "the device 'warp' cannot be used"),
@@ -214,13 +219,13 @@ def test_a_text_that_cannot_be_learned_from_is_refused_and_leaves_nothing_behind
 
 def test_a_text_that_is_not_utf8_can_be_read_as_bytes(tmp_path):
     (tmp_path / "text.txt").write_bytes("café noir ".encode("latin-1") * 300)
-    say("train", tmp_path / "text.txt", "--folder", tmp_path / "run", "--vocabulary", "Bytes", *SMALL)
+    say("train", tmp_path / "text.txt", "--folder", tmp_path / "run", "--vocabulary", "Bytes", *SMALL.split())
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["bits_per_character"] is None
 
 
 def test_runs_are_numbered_and_stdout_holds_the_result_alone(tmp_path):
     (tmp_path / "novel.txt").write_text(TEXT)
     for number in (1, 2):
-        done = palimpsest("train", "novel.txt", *SMALL, cwd=tmp_path)
+        done = palimpsest("train", "novel.txt", *SMALL.split(), cwd=tmp_path)
         assert done.stdout.strip() == f"runs/novel-00{number}", done.stderr
     assert "nats" in done.stderr

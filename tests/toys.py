@@ -16,7 +16,7 @@ TIMES = ("seconds", "tokens_per_second")
 
 
 def quiet() -> Console:
-    return Console(file=open(os.devnull, "w"))  # noqa: SIM115
+    return Console(file=open(os.devnull, "w"))
 
 
 def toy(recipe: Recipe, **run) -> Recipe:

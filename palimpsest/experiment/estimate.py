@@ -29,10 +29,14 @@ def estimate(recipe: Recipe) -> str:
             f"vocabulary       {tokens.codec.size:,} {tokens.codec.unit}s",
             f"tokens a step    {per_step:,} ({recipe.data.batch} rows of {recipe.data.segment})",
             f"tokens in all    {per_step * recipe.run.steps:,} ({per_step * recipe.run.steps / train:.1f} epochs)",
-            f"memory, roughly  {(COPIES * weights + saved) / 2**20:,.0f} MiB "
-            f"({COPIES * weights / 2**20:,.0f} for weights, gradients and optimiser, {saved / 2**20:,.0f} kept for backward)",
+            f"memory, roughly  {mebibytes(COPIES * weights + saved)}: {mebibytes(COPIES * weights)} for weights, "
+            f"gradients and optimiser, {mebibytes(saved)} kept for the backward pass",
         ]
     )
+
+
+def mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
 
 
 def saved_bytes(model: LanguageNetwork, rows: int, segment: int) -> int:

@@ -1,4 +1,4 @@
-"""A Recipe is a value: data × model × optimiser × schedule × run × evaluation. It says all there is to say about a run."""
+"""A Recipe is a value, data × model × optimiser × schedule × run × evaluation: all there is to say about a run."""
 
 import json
 from dataclasses import dataclass
@@ -47,7 +47,9 @@ class Recipe(Spec):
     def __post_init__(self):
         if self.run.carry and not self.data.order.continues:
             order = type(self.data.order).__name__
-            raise UserError(f"state can be carried only where rows continue, and those of {order} do not: --order Contiguous")
+            raise UserError(
+                f"state can be carried only where rows continue, and those of {order} do not: --order Contiguous"
+            )
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(to_json(self), indent=2) + "\n", encoding="utf-8")

@@ -1,13 +1,13 @@
 """A run: a recipe carried out in a folder of its own.
 
-    runs/NAME-001/recipe.json        alone rebuilds the run
-                  environment.json   the machine
-                  vocabulary.json    the tokens
-                  metrics.jsonl      one line for each step written down
-                  checkpoints/       the newest few and the best
-                  evaluation.json    the exact score
-                  samples.txt        what the model writes
-                  curves.png, report.html
+runs/NAME-001/recipe.json        alone rebuilds the run
+              environment.json   the machine
+              vocabulary.json    the tokens
+              metrics.jsonl      one line for each step written down
+              checkpoints/       the newest few and the best
+              evaluation.json    the exact score
+              samples.txt        what the model writes
+              curves.png, report.html
 """
 
 import json
@@ -77,7 +77,11 @@ class Workshop:
             raise UserError(f"the model cannot be built: {refused}") from refused
         data, ids = recipe.data, tokens.splits["train"].ids
         return cls(
-            recipe, tokens, world, model.to(world.device), data.order.build(ids, data.batch, data.segment, recipe.run.seed)
+            recipe,
+            tokens,
+            world,
+            model.to(world.device),
+            data.order.build(ids, data.batch, data.segment, recipe.run.seed),
         )
 
     @property
@@ -164,7 +168,9 @@ def make_folder(folder: Path | None, name: str) -> Path:
     """A folder nobody used before."""
     if folder is not None:
         if folder.exists() and any(folder.iterdir()):
-            raise UserError(f"{folder} is not empty: go on with `palimpsest resume {folder}`, or choose another --folder")
+            raise UserError(
+                f"{folder} is not empty: go on with `palimpsest resume {folder}`, or choose another --folder"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         return folder
     number = 1

@@ -59,9 +59,7 @@ class Trained:
         first = self.codec.decode([int(token) for token in split.ids[:1]])
         characters = None if split.characters is None else split.characters - len(first)
         size = split.bytes - len(first.encode("utf-8", errors="surrogateescape"))
-        return evaluate(
-            self.model, split.ids, protocol or self.recipe.evaluation, characters, size, self.world.device
-        )
+        return evaluate(self.model, split.ids, protocol or self.recipe.evaluation, characters, size, self.world.device)
 
 
 def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Trained:

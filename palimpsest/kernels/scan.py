@@ -1,20 +1,25 @@
 """The door to the memory scan.
 
-    memory ← keep · memory
-    memory ← memory + key ⊗ (write · value − erase · recall)        recall = keyᵀ memory
-    read   = queryᵀ memory
+memory ← keep · memory
+memory ← memory + key ⊗ (write · value − erase · recall)        recall = keyᵀ memory
+read   = queryᵀ memory
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from ..axes import check_axes
-from . import chunked, recurrent, reference
 from ..gates import Gates
+from . import chunked, recurrent, reference
 
-BACKENDS = {"reference": reference.scan, "recurrent": recurrent.scan, "chunked": chunked.scan}
+BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "reference": reference.scan,
+    "recurrent": recurrent.scan,
+    "chunked": chunked.scan,
+}
 
 
 class BackendRefused(ValueError):
@@ -47,8 +52,8 @@ def memory_scan(
     options = {} if chunk is None else {"chunk": chunk}
     inputs = (x.to(dtype) for x in (queries, keys, values))
     with full_precision(values.device.type):
-        reads, memory = BACKENDS[backend](*inputs, gates.to(dtype), memory.to(dtype), **options)
-    return reads.to(values.dtype), memory
+        reads, after = BACKENDS[backend](*inputs, gates.to(dtype), memory.to(dtype), **options)
+    return reads.to(values.dtype), after
 
 
 def full_precision(device: str) -> AbstractContextManager:

@@ -12,7 +12,9 @@ from ..spec import Spec
 class FeatureMap(Spec):
     """Turns `… head_width` into `… features(head_width)`."""
 
-    non_negative: ClassVar[bool]  # whether no feature is ever below zero, so that features can be summed up and divided by
+    non_negative: ClassVar[
+        bool
+    ]  # whether no feature is ever below zero, so that features can be summed up and divided by
 
     def features(self, head_width: int) -> int:
         return head_width

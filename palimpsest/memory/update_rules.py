@@ -1,7 +1,7 @@
 """Update rules: how much of the page to keep, erase and write at each token. A rule only chooses gates.
 
-    memory ← keep · memory
-    memory ← memory + key ⊗ (write · value − erase · recall)
+memory ← keep · memory
+memory ← memory + key ⊗ (write · value − erase · recall)
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from .norms import LayerNorm, Norm, RMSNorm
 
 
 class Block(Spec):
-    """Builds a module `forward(x, state) -> (x, state)` with `initial_state`."""
+    """Builds a module `forward(x, state) -> (x, state)`; the state is its mixer's."""
 
     def build(self, width: int) -> "BlockModule":
         raise NotImplementedError
@@ -29,9 +29,6 @@ class BlockModule(nn.Module):
         self.mixer = spec.mixer.build(width, mixer_norm)
         self.feed_forward = None if spec.feed_forward is None else spec.feed_forward.build(width)
         self.dropout = nn.Dropout(spec.dropout)
-
-    def initial_state(self, batch: int) -> State:
-        return self.mixer.initial_state(batch)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         raise NotImplementedError

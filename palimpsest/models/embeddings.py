@@ -9,8 +9,14 @@ from ..spec import Spec
 
 
 class Embedding(Spec):
-    def build(self, tokens: int, width: int) -> nn.Module:
+    def build(self, tokens: int, width: int) -> "EmbeddingModule":
         raise NotImplementedError
+
+
+class EmbeddingModule(nn.Module):
+    """From tokens `b t` at the places `b t` to `b t d`; a tied head shares `table`."""
+
+    table: nn.Embedding
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class TokenEmbedding(Embedding):
         return TokenTable(self, tokens, width)
 
 
-class TokenTable(nn.Module):
+class TokenTable(EmbeddingModule):
     def __init__(self, spec: TokenEmbedding, tokens: int, width: int):
         super().__init__()
         self.spec = spec
@@ -33,5 +39,4 @@ class TokenTable(nn.Module):
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """tokens `b t`, places `b t` -> `b t d`"""
         return self.dropout(self.spec.positions.add(self.table(tokens) * self.spec.scale, places))

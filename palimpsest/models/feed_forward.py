@@ -70,7 +70,7 @@ class Gelu(FeedForward):
 
 @dataclass(frozen=True)
 class GatedSilu(FeedForward):
-    """silu(gate) · x, the gated linear unit also called SwiGLU; it has half as many parameters again for one `inner`."""
+    """silu(gate) · x, the gated linear unit also called SwiGLU: three matrices instead of two."""
 
     inner: int = 384
     dropout: float = 0.0  # of the inner numbers

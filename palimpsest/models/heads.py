@@ -11,7 +11,17 @@ from ..spec import Spec
 
 
 class Head(Spec):
-    def build(self, tokens: int, width: int, table: nn.Embedding) -> nn.Module:
+    def build(self, tokens: int, width: int, table: nn.Embedding) -> "HeadModule":
+        raise NotImplementedError
+
+
+class HeadModule(nn.Module):
+    def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """hidden `b t d`, targets `b t` -> nats `b t`"""
+        raise NotImplementedError
+
+    def log_probabilities(self, hidden: Tensor) -> Tensor:
+        """hidden `b d` -> `b tokens`"""
         raise NotImplementedError
 
 
@@ -26,7 +36,7 @@ class SoftmaxHead(Head):
         return SoftmaxLayer(self, tokens, width, table)
 
 
-class SoftmaxLayer(nn.Module):
+class SoftmaxLayer(HeadModule):
     def __init__(self, spec: SoftmaxHead, tokens: int, width: int, table: nn.Embedding):
         super().__init__()
         self.spec = spec
@@ -35,7 +45,6 @@ class SoftmaxLayer(nn.Module):
             self.project.weight = table.weight
 
     def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """hidden `b t d`, targets `b t` -> nats `b t`"""
         rows = max(1, self.spec.chunk // self.project.out_features)
         if targets.numel() <= rows:
             return self.nats(hidden.flatten(0, 1), targets.flatten()).view_as(targets)
@@ -47,7 +56,6 @@ class SoftmaxLayer(nn.Module):
         return cross_entropy(self.logits(hidden), targets, reduction="none")
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
-        """hidden `b d` -> `b tokens`"""
         return self.logits(hidden).log_softmax(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:

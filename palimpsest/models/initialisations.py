@@ -16,7 +16,7 @@ class Initialisation(Spec):
         """Fill every parameter; chance comes from the generator alone."""
         for module in model.modules():
             if hasattr(module, "initialise"):
-                module.initialise(generator)
+                module.initialise(generator)  # pyright: ignore[reportCallIssue]
             elif isinstance(module, nn.Linear):
                 self.fill_linear(module, generator)
                 if module.bias is not None:

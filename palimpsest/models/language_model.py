@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..spec import Spec
 from ..state import State
-from .block import Block, PreNorm
+from .block import Block, BlockModule, PreNorm
 from .embeddings import Embedding, TokenEmbedding
 from .heads import Head, SoftmaxHead
 from .initialisations import Initialisation, Normal
@@ -50,7 +50,10 @@ class LanguageNetwork(nn.Module):
 
     def initial_state(self, batch: int) -> LanguageState:
         seen = torch.zeros(batch, dtype=torch.long, device=self.embedding.table.weight.device)
-        return LanguageState(seen, tuple(block.initial_state(batch) for block in self.blocks))
+        return LanguageState(seen, tuple(block.mixer.initial_state(batch) for block in self.stack()))
+
+    def stack(self) -> list[BlockModule]:
+        return list(self.blocks)  # pyright: ignore[reportReturnType]
 
     def hidden_matrices(self) -> list[nn.Parameter]:
         """The matrices between embedding and head, for optimisers that treat matrices as such."""
@@ -72,7 +75,7 @@ class LanguageNetwork(nn.Module):
         places = start[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
         x = self.embedding(inputs, places)
         after = []
-        for block, before in zip(self.blocks, states, strict=True):
+        for block, before in zip(self.stack(), states, strict=True):
             x, now = block(x, before)
             after.append(now)
         return self.norm(x), LanguageState(start + inputs.shape[1], tuple(after))

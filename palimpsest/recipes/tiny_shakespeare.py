@@ -1,14 +1,14 @@
 """A delta rule model that learns to write like Shakespeare, character by character, on a laptop.
 
-    palimpsest train
+palimpsest train
 """
 
 from palimpsest.evaluation.perplexity import Segments
 from palimpsest.experiment import Data, Recipe
 from palimpsest.memory.feature_maps import EluPlusOne
 from palimpsest.memory.key_scales import UnitNorm
-from palimpsest.memory.update_rules import GatedDelta
 from palimpsest.memory.read_outs import Plain
+from palimpsest.memory.update_rules import GatedDelta
 from palimpsest.mixers.fast_weight import FastWeight
 from palimpsest.models.block import PreNorm
 from palimpsest.models.feed_forward import GatedSilu

@@ -1,8 +1,8 @@
 """Checkpoints: complete or absent, the newest few and the best kept.
 
-    checkpoints/step-00000500/model.safetensors   the weights, readable by anyone
-                              training.pt         all else that is needed to go on as if nothing had happened
-                best.json                         which of them scored best in validation
+checkpoints/step-00000500/model.safetensors   the weights, readable by anyone
+                          training.pt         all else that is needed to go on as if nothing had happened
+            best.json                         which of them scored best in validation
 """
 
 import json

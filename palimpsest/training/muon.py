@@ -17,7 +17,7 @@ ITERATIONS = 5
 
 class OrthogonalMomentum(torch.optim.Optimizer):
     def __init__(self, matrices: Iterable[Tensor], lr: float, momentum: float, weight_decay: float):
-        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        super().__init__(list(matrices), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
@@ -30,21 +30,21 @@ class OrthogonalMomentum(torch.optim.Optimizer):
                 self.step_together(matrices, **{name: group[name] for name in ("lr", "momentum", "weight_decay")})
 
     def step_together(self, matrices: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
-        gradients = [matrix.grad for matrix in matrices]
-        velocities = [self.velocity(matrix) for matrix in matrices]
-        torch._foreach_lerp_(velocities, gradients, 1 - momentum)
-        looked_ahead = torch._foreach_lerp(gradients, velocities, momentum)
+        looked_ahead = torch.stack([self.look_ahead(matrix, momentum) for matrix in matrices])
         rows, columns = matrices[0].shape
         size = max(1, rows / columns) ** 0.5
-        updates = orthogonalise(torch.stack(looked_ahead)).unbind()
-        torch._foreach_mul_(matrices, 1 - lr * weight_decay)
-        torch._foreach_add_(matrices, updates, alpha=-lr * size)
+        for matrix, update in zip(matrices, orthogonalise(looked_ahead), strict=True):
+            matrix.mul_(1 - lr * weight_decay).add_(update, alpha=-lr * size)
 
-    def velocity(self, matrix: Tensor) -> Tensor:
+    def look_ahead(self, matrix: Tensor, momentum: float) -> Tensor:
+        """Nesterov's momentum: the gradient, and where the velocity would take it."""
         state = self.state[matrix]
         if not state:
             state["velocity"] = torch.zeros_like(matrix)
-        return state["velocity"]
+        gradient, velocity = matrix.grad, state["velocity"]
+        assert gradient is not None
+        velocity.lerp_(gradient, 1 - momentum)
+        return gradient.lerp(velocity, momentum)
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:

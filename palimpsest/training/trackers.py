@@ -50,7 +50,9 @@ class WandB(Tracking):
 
     def open(self, folder: Path, recipe: dict[str, Any]) -> Tracker:
         wandb = require("wandb")
-        run = wandb.init(project=self.project, name=folder.name, id=folder.name, dir=folder, config=recipe, resume="allow")
+        run = wandb.init(
+            project=self.project, name=folder.name, id=folder.name, dir=folder, config=recipe, resume="allow"
+        )
         return WandBTracker(run)
 
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,7 +68,14 @@ class Trainer:
         log: Log,
         device: torch.device,
     ):
-        self.model, self.stream, self.validate, self.run, self.log, self.device = model, stream, validate, run, log, device
+        self.model, self.stream, self.validate, self.run, self.log, self.device = (
+            model,
+            stream,
+            validate,
+            run,
+            log,
+            device,
+        )
         self.stepper, self.schedule = optimiser.build(model), schedule
         self.checkpoints = Checkpoints(folder / "checkpoints", run.keep)
         self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
@@ -124,7 +132,9 @@ class Trainer:
         self.log.tick(self.step)
         if self.step % self.run.log_every == 0 or self.step == self.run.steps:
             share = self.schedule.share(self.step - 1, self.run.steps)
-            self.log.write("train", self.step, tokens=self.tokens, **self.since.means(), rate=share, seconds=self.seconds)
+            self.log.write(
+                "train", self.step, tokens=self.tokens, **self.since.means(), rate=share, seconds=self.seconds
+            )
             self.since = Interval()
         if self.step % self.run.validate_every == 0 or self.step == self.run.steps:
             nats = self.validate()
@@ -206,4 +216,4 @@ class Interval:
 def pieces(rows: int, count: int) -> list[slice]:
     """`rows` cut into at most `count` slices of nearly one size."""
     cuts = [rows * i // count for i in range(count + 1)]
-    return [slice(start, end) for start, end in zip(cuts, cuts[1:], strict=False) if start < end]
+    return [slice(start, end) for start, end in pairwise(cuts) if start < end]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from palimpsest.batch import Batch
 from palimpsest.errors import UserError
 from palimpsest.evaluation import perplexity
@@ -15,7 +16,14 @@ from palimpsest.mixers.softmax_attention import SoftmaxAttention
 from palimpsest.models.block import PreNorm
 from palimpsest.models.language_model import LanguageModel
 
-protocols = [Segments(8), Segments(1000), SlidingWindow(8, 3), SlidingWindow(8, 8), SlidingWindow(8, 1), CarriedState(7)]
+protocols = [
+    Segments(8),
+    Segments(1000),
+    SlidingWindow(8, 3),
+    SlidingWindow(8, 8),
+    SlidingWindow(8, 1),
+    CarriedState(7),
+]
 every_protocol = pytest.mark.parametrize("protocol", protocols, ids=repr)
 models = {"fast weights": PreNorm(), "attention": PreNorm(mixer=SoftmaxAttention())}
 every_model = pytest.mark.parametrize("block", models.values(), ids=models.keys())
@@ -72,7 +80,9 @@ def test_the_sliding_window_gives_the_textbooks_number(block, context, stride, i
         end = min(scored + stride, 45)
         expected += nats(model, ids, end - context, end)[-(end - scored) :].sum()
         scored = end
-    assert evaluate(model, ids, SlidingWindow(context, stride), 45, 45).nats == pytest.approx(float(expected), rel=1e-12)
+    assert evaluate(model, ids, SlidingWindow(context, stride), 45, 45).nats == pytest.approx(
+        float(expected), rel=1e-12
+    )
 
 
 @every_model

@@ -4,6 +4,7 @@ from itertools import islice
 
 import pytest
 import torch
+
 from palimpsest.errors import UserError
 from palimpsest.evaluation.generation import Sampling, generate, keep_nucleus
 from palimpsest.models.language_model import LanguageModel

@@ -2,9 +2,11 @@
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from toys import metrics, quiet, toy
+
 from palimpsest.cli import recipes
 from palimpsest.errors import UserError
 from palimpsest.experiment import Recipe, load, train
@@ -17,7 +19,6 @@ from palimpsest.models.block import PreNorm
 from palimpsest.models.language_model import LanguageModel
 from palimpsest.serialise import from_json, to_json
 from palimpsest.spec import Spec
-from toys import metrics, quiet, toy
 
 every_recipe = pytest.mark.parametrize("name", recipes.names())
 every_part = pytest.mark.parametrize("part", Spec.variants(), ids=lambda part: part.__name__)
@@ -120,5 +121,3 @@ def test_the_recipe_of_a_run_alone_rebuilds_it(tmp_path):
 def test_the_same_sentence_can_be_said_of_either_mixer():
     for mixer in (FastWeight(), SoftmaxAttention()):
         assert round_trip(with_mixer(mixer)).model.block.mixer == mixer
-
-

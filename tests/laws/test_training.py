@@ -9,6 +9,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from toys import TEXT, metrics, palimpsest, quiet, toy
+
 from palimpsest.data.corpora import Text
 from palimpsest.data.streams import Contiguous
 from palimpsest.errors import Diverged, UserError
@@ -20,8 +23,6 @@ from palimpsest.training.muon import orthogonalise
 from palimpsest.training.optimisers import Optimiser
 from palimpsest.training.schedules import Schedule
 from palimpsest.training.trainer import Trainer
-from torch import nn
-from toys import TEXT, metrics, palimpsest, quiet, toy
 
 every_optimiser = pytest.mark.parametrize("optimiser", Optimiser.variants(), ids=lambda part: part.__name__)
 every_schedule = pytest.mark.parametrize("schedule", Schedule.variants(), ids=lambda part: part.__name__)
@@ -83,7 +84,9 @@ def check_resume(recipe, tmp_path, monkeypatch, cut):
 def start(folder, text, steps, cwd):
     flags = "--batch 2 --segment 16 --width 24 --layers 2 --log-every 1 --validate-every 5 --save-every 3 --threads 1"
     command = [sys.executable, "-m", "palimpsest", "train", text, "--folder", folder, "--steps", steps, *flags.split()]
-    return subprocess.Popen(list(map(str, command)), cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(
+        list(map(str, command)), cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
 
 
 def wait_for_lines(folder, lines, process):
@@ -165,7 +168,7 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
         checkpoints.prune()
     assert [path.name for path in checkpoints.all()] == ["step-00000002", "step-00000004", "step-00000005"]
     assert checkpoints.find("best").name == "step-00000002"
-    with pytest.raises(UserError, match="step-00000009.*there are"):
+    with pytest.raises(UserError, match=r"step-00000009.*there are"):
         checkpoints.find("step-00000009")
 
 
@@ -201,7 +204,9 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_and_keeps_the_last_
 
     def poisoned(self):
         if self.step == 4:
-            monkeypatch.setattr(Trainer, "backward", lambda *_: (torch.nan, 1.0) if poison == "loss" else (1.0, torch.inf))
+            monkeypatch.setattr(
+                Trainer, "backward", lambda *_: (torch.nan, 1.0) if poison == "loss" else (1.0, torch.inf)
+            )
         advance(self)
 
     monkeypatch.setattr(Trainer, "advance", poisoned)
@@ -232,7 +237,7 @@ def test_the_optimiser_comes_along_only_if_asked(recipe, tmp_path):
 
 def test_nothing_is_ever_overwritten(recipe, tmp_path):
     train(recipe, tmp_path / "run", quiet())
-    with pytest.raises(UserError, match="not empty.*resume"):
+    with pytest.raises(UserError, match=r"not empty.*resume"):
         train(recipe, tmp_path / "run", quiet())
 
 
