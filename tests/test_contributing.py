@@ -34,13 +34,17 @@ def python(folder: Path, *arguments: str) -> str:
 
 
 def run_laws(folder: Path, files: list[str]) -> str:
-    return python(folder, "import pytest; sys.exit(pytest.main(sys.argv[1:]))", *files, "-n0", "-q", "-k", "Exponential")
+    return python(
+        folder, "import pytest; sys.exit(pytest.main(sys.argv[1:]))", *files, "-n0", "-q", "-k", "Exponential"
+    )
 
 
 def test_the_new_feature_map_is_shown_exchanged_and_covered_by_the_laws_of_parts(patched):
     shown = python(patched, "from palimpsest.cli import main; main(['ls', 'parts'])")
     assert "exp(x), never zero." in shown
-    dry = python(patched, "from palimpsest.cli import main; main(['train', '--dry-run', '--feature-map', 'Exponential'])")
+    dry = python(
+        patched, "from palimpsest.cli import main; main(['train', '--dry-run', '--feature-map', 'Exponential'])"
+    )
     assert '"part": "Exponential"' in dry
     assert re.search(r"[1-9]\d* passed", run_laws(patched, ["tests/laws/test_parts.py"]))
 

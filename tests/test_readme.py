@@ -6,12 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from palimpsest.cli import main
 from toys import TEXT
+
+from palimpsest.cli import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-FEW = "--steps 2 --batch 2 --segment 16 --width 24 --layers 1 --threads 1".split(" ")
+FEW = ["--steps", "2", "--batch", "2", "--segment", "16", "--width", "24", "--layers", "1", "--threads", "1"]
 
 
 def blocks(language: str) -> list[str]:

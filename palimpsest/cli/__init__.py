@@ -3,6 +3,7 @@
 Exit codes: 0 done, or stopped by a signal and saved · 1 the run diverged · 2 what was asked for cannot be had.
 """
 
+import os
 import sys
 from importlib import import_module
 
@@ -35,6 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments[0] == "--version":
         print(__version__)
         return
+    # threads that spin for long while they wait make a busy machine many times slower, and a quiet one no faster
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         verb, *rest = arguments
         if verb not in VERBS:

@@ -53,21 +53,37 @@ def scan_block(
     batch, length, heads, _ = queries.shape
     q, k, v = (fold(x, chunk) for x in (queries, keys, values))
     log_keep, erase, write = (None if gate is None else fold(gate, chunk) for gate in gates)
-    # from the start of the chunk; in logarithms, as the product of many gates underflows
-    log_kept = None if log_keep is None else log_keep.cumsum(-2)
+    kept = None if log_keep is None else Kept(log_keep)
 
     fresh = v if write is None else write * v
     recall = None
     if erase is not None:
-        system = erase * overlap(k, k, log_kept)  # only what lies below the diagonal is read
-        unsolved = torch.cat([fresh, erase * since_start(k, log_kept)], dim=-1)
+        erased = erase * k
+        system = overlap(erased, k, kept)  # only what lies below the diagonal is read
+        unsolved = torch.cat([fresh, erased if kept is None else erased * kept.since_start], dim=-1)
         solved = torch.linalg.solve_triangular(system, unsolved, upper=False, unitriangular=True)
         fresh, recall = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
 
-    pages, notes, memory = carry(fresh, recall, until_end(k, log_kept), log_kept, memory.flatten(0, 1))
-    reads = since_start(q, log_kept) @ pages + overlap(q, k, log_kept).tril() @ notes
+    pages, notes, memory = carry(fresh, recall, k, kept, memory.flatten(0, 1))
+    reads = (q if kept is None else q * kept.since_start) @ pages + overlap(q, k, kept).tril() @ notes
     reads = reads.view(batch, heads, -1, v.shape[-1])[:, :, :length]
     return reads.transpose(1, 2), memory.view(batch, heads, *memory.shape[1:])
+
+
+class Kept:
+    """What is left of the past inside each chunk, from the logarithms of keep, `(b h) n c 1|k`.
+
+    Logarithms, as the product of many gates underflows; each sum by itself, never as the difference of two
+    larger ones, in which whatever came after a great forgetting would be lost.
+    """
+
+    def __init__(self, log_keep: Tensor):
+        chunk = log_keep.shape[-2]
+        later = torch.ones(chunk, chunk, dtype=torch.bool, device=log_keep.device).tril(-1)[..., None]
+        sums = torch.where(later, log_keep[..., :, None, :], 0).cumsum(-3)
+        self.since_start = log_keep.cumsum(-2).exp()  # c 1|k
+        self.between = sums.exp()  # c c 1|k, from the second to the first; one where that is not earlier
+        self.until_end = self.between[..., -1, :, :]  # c 1|k
 
 
 def fold(x: Tensor, chunk: int) -> Tensor:
@@ -77,41 +93,30 @@ def fold(x: Tensor, chunk: int) -> Tensor:
     return pad(x, (0, 0, 0, -x.shape[1] % chunk)).unflatten(1, (-1, chunk))
 
 
-def overlap(left: Tensor, right: Tensor, log_kept: Tensor | None) -> Tensor:
+def overlap(left: Tensor, right: Tensor, kept: Kept | None) -> Tensor:
     """left_i · right_j, dimmed by all that was forgotten between j and i; right for j ≤ i only."""
-    if log_kept is None:
+    if kept is None:
         return left @ right.mT
-    between = log_kept[..., :, None, :] - log_kept[..., None, :, :]  # c c 1|k
-    # masked before exp: it grows without bound above the diagonal
-    earlier = torch.ones(between.shape[-3:-1], dtype=torch.bool, device=between.device).tril()[..., None]
-    kept = torch.where(earlier, between, -torch.inf).exp()
-    if log_kept.shape[-1] == 1:
-        return kept.squeeze(-1) * (left @ right.mT)
-    return (left[..., :, None, :] * kept * right[..., None, :, :]).sum(-1)
-
-
-def since_start(x: Tensor, log_kept: Tensor | None) -> Tensor:
-    return x if log_kept is None else x * log_kept.exp()
-
-
-def until_end(x: Tensor, log_kept: Tensor | None) -> Tensor:
-    return x if log_kept is None else x * (log_kept[..., -1:, :] - log_kept).exp()
+    if kept.between.shape[-1] == 1:
+        return kept.between.squeeze(-1) * (left @ right.mT)
+    return (left[..., :, None, :] * kept.between * right[..., None, :, :]).sum(-1)
 
 
 def carry(
-    fresh: Tensor, recall: Tensor | None, keys: Tensor, log_kept: Tensor | None, memory: Tensor
+    fresh: Tensor, recall: Tensor | None, keys: Tensor, kept: Kept | None, memory: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The page at the start of every chunk, the notes of every token, and the last page."""
-    if recall is None and log_kept is None:
+    if recall is None and kept is None:
         added = (keys.mT @ fresh).cumsum(1) + memory[:, None]
         pages = torch.cat([memory[:, None], added[:, :-1]], dim=1)
         return pages, fresh, added[:, -1]
     # unbound, not indexed, for the same reason as above
     chunks = fresh.shape[1]
     recalls = [None] * chunks if recall is None else recall.unbind(1)
-    kept = [None] * chunks if log_kept is None else log_kept[..., -1, :, None].exp().unbind(1)  # 1|k 1
+    keeps = [None] * chunks if kept is None else kept.since_start[..., -1, :, None].unbind(1)  # 1|k 1
+    keys = keys if kept is None else keys * kept.until_end
     pages, notes = [], []
-    for note, known, key, keep in zip(fresh.unbind(1), recalls, keys.unbind(1), kept, strict=True):
+    for note, known, key, keep in zip(fresh.unbind(1), recalls, keys.unbind(1), keeps, strict=True):
         pages.append(memory)
         notes.append(note if known is None else torch.baddbmm(note, known, memory, alpha=-1))
         memory = torch.baddbmm(memory if keep is None else keep * memory, key.mT, notes[-1])

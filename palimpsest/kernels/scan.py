@@ -49,6 +49,8 @@ def memory_scan(
         raise BackendRefused(f"there is no backend {backend!r}; there are {', '.join(BACKENDS)}")
     if chunk is not None and backend != "chunked":
         raise BackendRefused(f"a chunk size means something to the chunked backend only, not to {backend!r}")
+    if chunk is not None and chunk < 1:
+        raise BackendRefused(f"a chunk holds at least one token; found a size of {chunk}")
     options = {} if chunk is None else {"chunk": chunk}
     inputs = (x.to(dtype) for x in (queries, keys, values))
     with full_precision(values.device.type):
@@ -81,6 +83,7 @@ def check(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: T
         write=(gates.write, "b t h"),
         memory=(memory, "b h k v"),
     )
-    if sizes["t"] == 0:
-        raise ValueError("a segment has at least one token; found none")
+    if 0 in sizes.values():
+        empty = " and ".join(axis for axis, size in sizes.items() if size == 0)
+        raise ValueError(f"a segment has at least one row, one token and one number of each kind; found no {empty}")
     return sizes

@@ -47,8 +47,8 @@ class EluPlusOne(FeatureMap):
     non_negative = True
 
     def map(self, x: Tensor) -> Tensor:
-        # exp rather than elu + 1: adding one to a number near minus one loses it in half precision
-        return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+        # rather than elu + 1: adding one to a number near minus one loses it in half precision
+        return x.clamp(max=0).exp() + x.relu()
 
 
 @dataclass(frozen=True)

@@ -81,21 +81,27 @@ class FastWeightMixer(MixerModule):
         reads, memory = memory_scan(queries, keys, values, gates, memory)
         mass = None
         if key_sum:
-            mass, key_sum = count_keys(queries, keys, gates.log_keep, key_sum)
+            mass, key_sum = count_keys(queries, keys, gates, key_sum)
         return self.out(self.read_out(reads, x, mass).flatten(-2)), FastWeightState(memory, key_sum)
 
 
-def count_keys(queries: Tensor, keys: Tensor, log_keep: Tensor | None, key_sum: KeySum) -> tuple[Tensor, KeySum]:
-    """Each query's overlap with the sum of the keys up to it, `b t h`. The sum fades as the page fades."""
+def count_keys(queries: Tensor, keys: Tensor, gates: Gates, key_sum: KeySum) -> tuple[Tensor, KeySum]:
+    """Each query's overlap with the sum of the keys up to it, `b t h`.
+
+    The sum fades as the page fades, and a key counts for as much as was written under it. Where keys are also
+    erased, they count in full: how much stays under a key then depends on what was there before.
+    """
     ones = keys.new_ones(*keys.shape[:-1], 1)
-    mass, column = memory_scan(queries, keys, ones, Gates(log_keep), key_sum.column)
+    counting = Gates(gates.log_keep, write=gates.write if gates.erase is None else None)
+    mass, column = memory_scan(queries, keys, ones, counting, key_sum.column)
     return mass.squeeze(-1), KeySum(column, torch.zeros_like(key_sum.fresh))
 
 
 def crowding_of(keys: Tensor, key_sum: KeySum) -> Tensor:
     """Each key's overlap with the sum of the keys before it, `b t h`; one for the first key of a fresh page."""
-    with_itself, _ = count_keys(keys, keys, None, key_sum)
-    before = with_itself - keys.square().sum(-1)
+    # one token late, rather than taken away afterwards: where nothing was written, that would leave rounding errors
+    earlier = torch.cat([torch.zeros_like(keys[:, :1]), keys[:, :-1]], dim=1)
+    before, _ = count_keys(keys, earlier, Gates(), key_sum)
     first = torch.zeros_like(before, dtype=torch.bool)
     first[:, 0] = key_sum.fresh[:, None]
     return torch.where(first, 1.0, before)

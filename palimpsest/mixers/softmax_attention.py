@@ -38,6 +38,7 @@ class SoftmaxAttentionMixer(MixerModule):
         super().__init__()
         self.spec = spec
         self.head_width = split_width(width, spec.heads)
+        spec.positions.check(width, self.head_width)
         self.norm = norm
         self.project = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)

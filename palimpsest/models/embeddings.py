@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..attention.positions import NoPositions, Positions
+from ..attention.positions import AddedPositions, NoPositions
 from ..spec import Spec
 
 
@@ -24,7 +24,7 @@ class TokenEmbedding(Embedding):
     """One learned vector for each token, multiplied by `scale`; positions may be added once, here."""
 
     scale: float = 1.0
-    positions: Positions = NoPositions()
+    positions: AddedPositions = NoPositions()
     dropout: float = 0.0
 
     def build(self, tokens: int, width: int) -> "TokenTable":
@@ -35,6 +35,7 @@ class TokenTable(EmbeddingModule):
     def __init__(self, spec: TokenEmbedding, tokens: int, width: int):
         super().__init__()
         self.spec = spec
+        spec.positions.check(width, width)
         self.table = nn.Embedding(tokens, width)
         self.dropout = nn.Dropout(spec.dropout)
 

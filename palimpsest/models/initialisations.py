@@ -48,7 +48,7 @@ class Normal(Initialisation):
 
 @dataclass(frozen=True)
 class Scaled(Initialisation):
-    """Matrices by their fan-in, so that numbers keep their size at any width; embeddings of unit size."""
+    """Matrices by their fan-in, so that numbers keep their size at any width; embeddings, unless tied, of unit size."""
 
     gain: float = 1.0
 

@@ -28,7 +28,8 @@ class LanguageModel(Spec):
 
     def build(self, tokens: int, generator: torch.Generator | None = None) -> "LanguageNetwork":
         """`tokens` is the size of the vocabulary."""
-        model = LanguageNetwork(self, tokens)
+        with torch.random.fork_rng(devices=[]):  # modules draw when they are made: nobody else should notice
+            model = LanguageNetwork(self, tokens)
         if generator is not None:
             self.initialisation.apply(model, generator)
         return model

@@ -25,13 +25,13 @@ recipe = Recipe(
         width=96,
         layers=4,
         block=PreNorm(
-            mixer=FastWeight(EluPlusOne(), UnitNorm(), GatedDelta(), Plain(), heads=4),
+            mixer=FastWeight(EluPlusOne(), UnitNorm(), GatedDelta(), Plain(), heads=3),
             feed_forward=GatedSilu(inner=256),
         ),
         initialisation=SilentStart(),
     ),
     optimiser=Muon(rate=0.015, adam_rate=3e-3),
     schedule=LinearCooldown(warmup=20, cooldown=0.6),
-    run=Run(steps=1500),
+    run=Run(steps=800, validate_every=200, save_every=200),
     evaluation=Segments(128),
 )

@@ -8,7 +8,7 @@ import torch
 from closeness import all_close, close, states_close
 from torch import Tensor
 
-from palimpsest.attention.positions import NoPositions, Positions
+from palimpsest.attention.positions import AddedPositions, NoPositions
 from palimpsest.batch import Batch
 from palimpsest.memory.feature_maps import Favor
 from palimpsest.memory.read_outs import GatedNorm
@@ -36,7 +36,9 @@ BLOCKS = [
     )
 ]
 EMBEDDINGS = [variant() for variant in Embedding.variants()]
-EMBEDDINGS += [TokenEmbedding(positions=variant()) for variant in Positions.variants() if variant is not NoPositions]
+EMBEDDINGS += [
+    TokenEmbedding(positions=variant()) for variant in AddedPositions.variants() if variant is not NoPositions
+]
 HEADS = [*(variant() for variant in Head.variants()), SoftmaxHead(tied=True)]
 INITIALISATIONS = [variant() for variant in Initialisation.variants()]
 MODELS = [replace(SMALL, block=block) for block in BLOCKS]

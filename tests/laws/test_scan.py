@@ -176,6 +176,16 @@ def test_strong_forgetting_is_exact(present, strongest):
 
 
 @every_keep
+def test_what_comes_after_a_great_forgetting_is_not_lost_in_float32(present):
+    scan = Scan.drawn(present, length=64)
+    some = torch.rand_like(scan.log_keep) < 0.1
+    scan = replace(scan, log_keep=torch.where(some, -1e6, scan.log_keep), keys=scan.keys / 4)
+    truth, single = scan.outcome("reference"), scan.map(Tensor.float).outcome("chunked", 32)
+    for name in ("reads", "last memory"):
+        close(single[name].double(), truth[name], 1e-5, name)
+
+
+@every_keep
 @every_backend
 def test_a_page_of_which_nothing_is_kept_holds_the_present_alone(present, backend):
     scan = Scan.drawn(present, length=9)
@@ -270,5 +280,7 @@ def test_what_cannot_be_had_is_refused_with_the_reason():
     for backend in ("reference", "recurrent"):
         with pytest.raises(BackendRefused, match=f"chunked backend only, not to '{backend}'"):
             scan.run(backend, CHUNK)
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(BackendRefused, match="at least one token; found a size of 0"):
+        scan.run("chunked", 0)
+    with pytest.raises(ValueError, match="found no t"):
         scan.tokens(slice(0), scan.memory).run()

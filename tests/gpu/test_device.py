@@ -1,0 +1,60 @@
+"""On a GPU: the same arithmetic, held against float64 on the CPU; the same training, to rounding."""
+
+import pytest
+import torch
+from toys import metrics, quiet, toy
+
+from palimpsest.cli.recipes import find_recipe, names
+from palimpsest.experiment import load, train
+from palimpsest.kernels import BACKENDS, Gates, memory_scan
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def draw(length, per_feature):
+    tokens = (2, length, 3)
+    queries, keys = torch.randn(2, *tokens, 24, dtype=torch.float64)
+    keys = keys / keys.norm(dim=-1, keepdim=True)
+    log_keep = (
+        -torch.rand(*tokens, 24, dtype=torch.float64) if per_feature else -torch.rand(tokens, dtype=torch.float64)
+    )
+    erase, write = torch.rand(2, *tokens, dtype=torch.float64)
+    values, memory = torch.randn(*tokens, 16, dtype=torch.float64), torch.randn(2, 3, 24, 16, dtype=torch.float64)
+    return [queries, keys, values, log_keep, erase, write, memory]
+
+
+def outcome(inputs, backend):
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    queries, keys, values, *gates, memory = inputs
+    reads, memory = memory_scan(queries, keys, values, Gates(*gates), memory, backend=backend)
+    loss = reads.float().sin().sum() + memory.float().cos().sum()
+    return [reads, memory, *torch.autograd.grad(loss, inputs)]
+
+
+def errors(actual, expected):
+    pairs = zip(actual, expected, strict=True)
+    return [float((a.double().cpu() - e).norm() / e.norm()) for a, e in pairs]
+
+
+@pytest.mark.parametrize("per_feature", [False, True], ids=["keep", "keep per feature"])
+@pytest.mark.parametrize("length", [1, 63, 64, 130])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_every_form_is_as_close_to_float64_as_the_reference_in_the_same_precision(dtype, length, per_feature):
+    inputs = draw(length, per_feature)
+    rounded = [x.to(dtype) for x in inputs[:-1]] + [inputs[-1].float()]
+    truth = outcome([x.double() for x in rounded], "reference")
+    on_device = [x.cuda() for x in rounded]
+    allowed = [2 * error + 1e-6 for error in errors(outcome(rounded, "reference"), truth)]
+    for backend in BACKENDS:
+        found = errors(outcome(on_device, backend), truth)
+        assert all(one <= most for one, most in zip(found, allowed, strict=True)), (backend, found, allowed)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_trains_on_the_device_as_on_the_cpu(name, tmp_path):
+    losses = {}
+    for device in ("cpu", "cuda"):
+        run = train(toy(find_recipe(name), steps=4, device=device), tmp_path / device, quiet())
+        losses[device] = [record["nats"] for record in metrics(run)]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=2e-3)
+    assert load(tmp_path / "cuda", device="cuda").generate("A", length=3)
