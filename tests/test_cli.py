@@ -15,6 +15,7 @@ from palimpsest.experiment import Recipe
 from palimpsest.memory.feature_maps import DPFP
 from palimpsest.memory.update_rules import Sum
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
+from palimpsest.training.optimisers import SGD
 
 SMALL = "--steps 4 --batch 2 --segment 16 --width 24 --layers 1 --validate-every 4 --save-every 2 --threads 1"
 
@@ -146,6 +147,30 @@ def test_parts_are_exchanged_by_name_and_fields_by_the_end_of_their_path():
     assert mixer.update_rule == Sum()
     assert recipe.run.steps == 7
     assert recipe.model.block.dropout == 0.1
+
+
+def test_the_fields_of_a_part_that_may_be_absent_can_be_changed():
+    flags = "--inner 99 --tracking WandB --project mine --carry --order Contiguous --no-keep-optimiser --clip None"
+    recipe = override(Recipe(), flags.split(), "test")
+    assert recipe.model.block.feed_forward.inner == 99
+    assert recipe.run.tracking.project == "mine"
+    assert recipe.run.carry
+    assert recipe.run.clip is None
+
+
+def test_parts_that_only_fit_together_can_be_exchanged_together():
+    recipe = override(Recipe(), ["--feature-map", "Silu", "--key-scale", "UnitNorm"], "test")
+    back = override(recipe, ["--key-scale", "SumToOne", "--feature-map", "EluPlusOne"], "test")
+    assert back.model.block.mixer == Recipe().model.block.mixer
+
+
+def test_what_an_exchanged_part_has_in_common_with_the_new_one_is_kept():
+    changed, exchanged = "--heads 8 --inner 99 --rate 0.5", "--block PostNorm --optimiser SGD --schedule Constant"
+    recipe = override(override(Recipe(), changed.split(), "test"), exchanged.split(), "test")
+    assert recipe.model.block.mixer.heads == 8
+    assert recipe.model.block.feed_forward.inner == 99
+    assert recipe.optimiser == SGD(), "rates of different optimisers mean different things"
+    assert override(recipe, ["--mixer", "SoftmaxAttention"], "test").model.block.mixer.heads == 8
 
 
 def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():

@@ -1,6 +1,7 @@
 """The command line. The only reader of argv; torch is imported by the verb that needs it, not before.
 
-Exit codes: 0 done, or stopped by a signal and saved · 1 the run diverged · 2 what was asked for cannot be had.
+Exit codes: 0 done, or stopped by a signal and saved · 1 the run diverged · 2 what was asked for cannot be had ·
+130 interrupted where there was nothing to save.
 """
 
 import os
@@ -46,5 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (UserError, Diverged) as error:
         print(f"palimpsest: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UserError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()

@@ -2,15 +2,18 @@
 
 A flag names a field by its path, `--model.block.mixer.heads`, or by as much of its end as is unambiguous, `--heads`.
 A field that holds a part takes the part's name (or `none`, where it may be absent). Parts are exchanged first,
-so that what follows can speak of the fields of the new ones; tyro then reads all other values.
+so that what follows can speak of the fields of the new ones; what both have in common is kept. tyro then reads
+all other values.
 """
 
+import re
 import types
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import field, fields, make_dataclass, replace
 from difflib import get_close_matches
 from functools import reduce
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from inspect import getsource
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -27,42 +30,96 @@ def override(spec: S, arguments: list[str], program: str) -> S:
     spec, rest = exchange_parts(spec, arguments)
     known = {dotted(path): path for path in flags(spec)}
     complete = [expand(argument, known) if is_flag(argument) else argument for argument in rest]
+    values = tyro.cli(form(spec), args=complete, prog=program, description="The fields of the recipe.")
     try:
-        return tyro.cli(type(spec), args=complete, default=spec, prog=program, config=(tyro.conf.AvoidSubcommands,))
-    except ValueError as refused:  # from a part's own checks
+        return rebuild(spec, vars(values))
+    except ValueError as refused:  # by a part's own checks
         raise UserError(str(refused)) from refused
+
+
+def form(spec: Spec) -> type:
+    """A flat dataclass with one field for each number, text or path of the spec: what tyro is asked to fill in."""
+    entries = []
+    for path, kind, hint, owner in walk(spec):
+        if kind is None:
+            name = tyro.conf.arg(name=spelled(path), help=comment_on(owner, path[-1]))
+            entries.append(("__".join(path), Annotated[hint, name], field(default=value_at(spec, path))))
+    return make_dataclass("Fields", entries)
+
+
+def rebuild(spec: Any, values: dict[str, Any], prefix: Path = ()) -> Any:
+    """Every field at once, so that a part's own checks see them together."""
+    changed = {}
+    for entry in fields(spec):
+        path, value = (*prefix, entry.name), getattr(spec, entry.name)
+        is_part = isinstance(value, Spec)
+        changed[entry.name] = rebuild(value, values, path) if is_part else values.get("__".join(path), value)
+    return replace(spec, **changed)
+
+
+def comment_on(owner: type[Spec], name: str) -> str:
+    """What the source says after the field."""
+    try:
+        found = re.search(rf"^    {name}: [^#\n]*# (.*)$", getsource(owner), re.MULTILINE)
+    except (OSError, TypeError):  # a class made where no source is kept, such as at a prompt
+        found = None
+    return found[1] if found else ""
+
+
+def choices(spec: Spec) -> str:
+    """The parts of the spec, each with those it can be exchanged for."""
+    lines = []
+    for path, kind, *_ in walk(spec):
+        if kind is not None and len(kind.variants()) > 1:
+            names = ", ".join(variant.__name__ for variant in kind.variants())
+            lines.append(f"  --{spelled(path):<36} {names}")
+    return "\n".join(lines)
 
 
 def exchange_parts(spec: S, arguments: list[str]) -> tuple[S, list[str]]:
     """Exchange the parts that are named, the outer ones first; returns what is left of the arguments."""
     while True:
-        parts = {dotted(path): path for path, kind in walk(spec) if kind is not None}
+        parts = {dotted(path): path for path, kind, *_ in walk(spec) if kind is not None}
         named = [(resolve(flag, parts), i) for i, flag in enumerate(arguments[:-1]) if is_flag(flag)]
-        found = [(len(path), path, i) for path, i in named if path is not None]
+        found = sorted((len(path), path, i) for path, i in named if path is not None)
         if not found:
             return spec, arguments
-        _, path, i = min(found)
-        spec = put(spec, path, arguments[i + 1])
+        spec, i = exchange_one(spec, [(path, i) for _, path, i in found], arguments)
         arguments = arguments[:i] + arguments[i + 2 :]
 
 
-def walk(spec: Spec, prefix: Path = ()) -> Iterator[tuple[Path, type[Spec] | None]]:
-    """Every field's path, with the kind of part it holds, if it holds one."""
+def exchange_one(spec: S, found: list[tuple[Path, int]], arguments: list[str]) -> tuple[S, int]:
+    """The first exchange that goes: one part may be refused until another, named later, has made way for it."""
+    refusals = []
+    for path, i in found:
+        try:
+            return put(spec, path, arguments[i + 1]), i
+        except UserError as refused:
+            refusals.append(refused)
+    raise refusals[0]
+
+
+def walk(spec: Spec, prefix: Path = ()) -> Iterator[tuple[Path, type[Spec] | None, Any, type[Spec]]]:
+    """Every field: its path, the kind of part it holds if it holds one, its type, and whose field it is."""
     hints = get_type_hints(type(spec))
-    for field in fields(spec):  # pyright: ignore[reportArgumentType]
-        path, value = (*prefix, field.name), getattr(spec, field.name)
-        yield path, part_kind(hints[field.name])
-        if is_dataclass(value) and isinstance(value, Spec):
+    for entry in fields(spec):  # pyright: ignore[reportArgumentType]
+        path, value, hint = (*prefix, entry.name), getattr(spec, entry.name), hints[entry.name]
+        yield path, part_kind(hint), hint, type(spec)
+        if isinstance(value, Spec):
             yield from walk(value, path)
 
 
 def flags(spec: Spec) -> Iterator[Path]:
     """Every field's path, and of those that are true or false also `no-…`, as tyro spells it."""
-    for path, _ in walk(spec):
+    for path, *_ in walk(spec):
         yield path
         *prefix, name = path
-        if isinstance(reduce(getattr, path, spec), bool):
+        if isinstance(value_at(spec, path), bool):
             yield (*prefix, f"no_{name}")
+
+
+def value_at(spec: Spec, path: Path) -> Any:
+    return reduce(getattr, path, spec)
 
 
 def part_kind(hint: Any) -> type[Spec] | None:
@@ -82,9 +139,17 @@ def put(spec: Spec, path: Path, name: str) -> Any:
     if name.lower() == "none" and type(None) in get_args(hint):
         return replace(spec, **{head: None})  # pyright: ignore[reportArgumentType]
     try:
-        return replace(spec, **{head: kind.named(name)()})  # pyright: ignore
+        chosen = kind.named(name)  # pyright: ignore[reportOptionalMemberAccess]
+        return replace(spec, **{head: chosen(**in_common(getattr(spec, head), chosen))})  # pyright: ignore
     except ValueError as refused:
         raise UserError(str(refused)) from refused
+
+
+def in_common(old: Spec | None, new: type[Spec]) -> dict[str, Any]:
+    """Fields of the old part to keep: those the new one has too, with the same default, so that they mean the same."""
+    before = {} if old is None else {entry.name: entry.default for entry in fields(old)}  # pyright: ignore
+    after = {entry.name: entry.default for entry in fields(new)}  # pyright: ignore[reportArgumentType]
+    return {name: getattr(old, name) for name in after if name in before and before[name] == after[name]}
 
 
 def resolve(flag: str, known: dict[str, Path]) -> Path | None:
@@ -94,8 +159,8 @@ def resolve(flag: str, known: dict[str, Path]) -> Path | None:
         return known[name]
     ends = [path for text, path in known.items() if text.endswith(f".{name}")]
     if len(ends) > 1:
-        choices = ", ".join(f"--{dotted(path).replace('_', '-')}" for path in ends)
-        raise UserError(f"{flag} could be any of {choices}: say which")
+        candidates = ", ".join(f"--{spelled(path)}" for path in ends)
+        raise UserError(f"{flag} could be any of {candidates}: say which")
     return ends[0] if ends else None
 
 
@@ -109,7 +174,7 @@ def expand(flag: str, known: dict[str, Path]) -> str:
         close = get_close_matches(flag.lstrip("-"), ends, n=1, cutoff=0.5)
         suggestion = f"did you mean --{close[0]}?" if close else "none of the recipe's fields is called so."
         raise UserError(f"unknown flag {flag}: {suggestion} `palimpsest train --help` lists them all")
-    return f"--{dotted(path).replace('_', '-')}"
+    return f"--{spelled(path)}"
 
 
 def is_flag(argument: str) -> bool:
@@ -126,3 +191,7 @@ def normal(flag: str) -> str:
 
 def dotted(path: Path) -> str:
     return ".".join(path)
+
+
+def spelled(path: Path) -> str:
+    return dotted(path).replace("_", "-")

@@ -5,21 +5,23 @@ from pathlib import Path
 
 from ..experiment import train
 from ..experiment.estimate import estimate
-from .overrides import is_flag, override
-from .recipes import DEFAULT, find_recipe, from_run, names, pretty
+from .overrides import choices, is_flag, override
+from .recipes import DEFAULT, find_recipe, from_run, pretty
 
 HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--FIELD VALUE …]
 
-  RECIPE        one of {", ".join(names())} (default: {DEFAULT}), a recipe.json, or a Python file with a `recipe`
+  RECIPE        one of those that `palimpsest ls recipes` lists (default: {DEFAULT}),
+                a recipe.json, or a Python file with a `recipe`
   TEXT          a text file or a folder of them: the default recipe learns from it
   --from RUN    start from the weights of another run, with its recipe and its vocabulary
                 (--keep-optimiser starts from its optimiser too)
   --folder      where to write (default: runs/NAME-001, -002, …)
   --dry-run     only print the recipe and what it would take
 
-Any field of the recipe can be changed by name, and any part exchanged:
-  --steps 200    --rate 0.01    --update-rule Sum    --feature-map DPFP --nu 2    --mixer SoftmaxAttention
-"""
+Any field of the recipe can be changed by name, and any part exchanged. As much of the end of a name as is unambiguous
+will do: --steps 200 --rate 0.01 --update-rule Sum --feature-map DPFP --nu 2
+
+Parts, and what each can be exchanged for:"""
 
 
 def main(arguments: list[str]) -> None:
@@ -27,10 +29,10 @@ def main(arguments: list[str]) -> None:
     options, rest = take_options(rest, ("--from", "--folder"))
     dry_run = "--dry-run" in rest
     rest = [argument for argument in rest if argument != "--dry-run"]
-    if {"-h", "--help"} & {*rest}:
-        print(HELP)
     source = options.get("--from")
     recipe = from_run(Path(source), chosen) if source else find_recipe(chosen or DEFAULT)
+    if {"-h", "--help"} & {*rest}:
+        print(HELP, choices(recipe), "", sep="\n")
     recipe = override(recipe, rest, f"palimpsest train {chosen or DEFAULT}")
     if dry_run:
         print(pretty(recipe), estimate(recipe), sep="\n\n")

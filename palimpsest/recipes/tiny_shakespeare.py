@@ -9,7 +9,7 @@ from palimpsest.memory.feature_maps import EluPlusOne
 from palimpsest.memory.key_scales import UnitNorm
 from palimpsest.memory.read_outs import Plain
 from palimpsest.memory.update_rules import GatedDelta
-from palimpsest.mixers.fast_weight import FastWeight
+from palimpsest.mixers import FastWeight, Mixer
 from palimpsest.models.block import PreNorm
 from palimpsest.models.feed_forward import GatedSilu
 from palimpsest.models.initialisations import SilentStart
@@ -18,20 +18,19 @@ from palimpsest.training.optimisers import Muon
 from palimpsest.training.schedules import LinearCooldown
 from palimpsest.training.trainer import Run
 
-recipe = Recipe(
-    name="tiny-shakespeare",
-    data=Data(batch=16, segment=128),
-    model=LanguageModel(
-        width=96,
-        layers=4,
-        block=PreNorm(
-            mixer=FastWeight(EluPlusOne(), UnitNorm(), GatedDelta(), Plain(), heads=3),
-            feed_forward=GatedSilu(inner=256),
-        ),
-        initialisation=SilentStart(),
-    ),
-    optimiser=Muon(rate=0.015, adam_rate=3e-3),
-    schedule=LinearCooldown(warmup=20, cooldown=0.6),
-    run=Run(steps=800, validate_every=200, save_every=200),
-    evaluation=Segments(128),
-)
+
+def with_mixer(name: str, mixer: Mixer) -> Recipe:
+    """The recipe with another mixer, and nothing else changed."""
+    block = PreNorm(mixer=mixer, feed_forward=GatedSilu(inner=256))
+    return Recipe(
+        name=name,
+        data=Data(batch=16, segment=128),
+        model=LanguageModel(width=96, layers=4, block=block, initialisation=SilentStart()),
+        optimiser=Muon(rate=0.015, adam_rate=3e-3),
+        schedule=LinearCooldown(warmup=20, cooldown=0.6),
+        run=Run(steps=800, validate_every=200, save_every=200),
+        evaluation=Segments(128),
+    )
+
+
+recipe = with_mixer("tiny-shakespeare", FastWeight(EluPlusOne(), UnitNorm(), GatedDelta(), Plain(), heads=3))

@@ -5,19 +5,11 @@
 About two minutes on two CPU cores; @NATS@ nats per character on the whole validation split.
 """
 
-from dataclasses import replace
-
 from palimpsest.memory.feature_maps import DPFP
 from palimpsest.memory.key_scales import SumToOne
 from palimpsest.memory.read_outs import Plain
 from palimpsest.memory.update_rules import Delta
 from palimpsest.mixers import FastWeight
-from palimpsest.recipes import tiny_shakespeare
+from palimpsest.recipes.tiny_shakespeare import with_mixer
 
-base = tiny_shakespeare.recipe
-mixer = FastWeight(DPFP(nu=1), SumToOne(), Delta(), Plain(), heads=3)
-recipe = replace(
-    base,
-    name="tiny-shakespeare-dpfp",
-    model=replace(base.model, block=replace(base.model.block, mixer=mixer)),
-)
+recipe = with_mixer("tiny-shakespeare-dpfp", FastWeight(DPFP(nu=1), SumToOne(), Delta(), Plain(), heads=3))

@@ -5,19 +5,13 @@
 About two minutes on two CPU cores; @NATS@ nats per character on the whole validation split.
 """
 
-from dataclasses import replace
-
 from palimpsest.memory.feature_maps import Favor
 from palimpsest.memory.key_scales import Unscaled
 from palimpsest.memory.read_outs import Normalised
 from palimpsest.memory.update_rules import Sum
 from palimpsest.mixers import FastWeight
-from palimpsest.recipes import tiny_shakespeare
+from palimpsest.recipes.tiny_shakespeare import with_mixer
 
-base = tiny_shakespeare.recipe
-mixer = FastWeight(Favor(directions=32), Unscaled(), Sum(), Normalised(), heads=3)
-recipe = replace(
-    base,
-    name="tiny-shakespeare-performer",
-    model=replace(base.model, block=replace(base.model.block, mixer=mixer)),
+recipe = with_mixer(
+    "tiny-shakespeare-performer", FastWeight(Favor(directions=32), Unscaled(), Sum(), Normalised(), heads=3)
 )
