@@ -71,6 +71,7 @@ class Favor(FeatureMap):
     """FAVOR+, the Performer's random features of the softmax kernel exp(q·k); twice `directions` features."""
 
     directions: int = 64
+    scale: float = 1.0  # of the input; head width ** -0.25 gives the kernel exp(q·k / √head width) of the paper
     epsilon: float = 1e-4  # added to every feature, so that their sum never vanishes
     non_negative = True
 
@@ -103,6 +104,7 @@ class FavorFeatures(nn.Module):
             self.matrix.copy_(torch.cat(blocks, dim=1)[:, :directions])
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x * self.spec.scale
         projected = x @ self.matrix
         logs = torch.cat([projected, -projected], dim=-1) - x.square().sum(-1, keepdim=True) / 2
         return (logs.exp() + self.spec.epsilon) * (2 * self.spec.directions) ** -0.5

@@ -12,6 +12,5 @@ from palimpsest.memory.update_rules import Sum
 from palimpsest.mixers import FastWeight
 from palimpsest.recipes.tiny_shakespeare import with_mixer
 
-recipe = with_mixer(
-    "tiny-shakespeare-performer", FastWeight(Favor(directions=32), Unscaled(), Sum(), Normalised(), heads=3)
-)
+favor = Favor(directions=32, scale=32**-0.25)
+recipe = with_mixer("tiny-shakespeare-performer", FastWeight(favor, Unscaled(), Sum(), Normalised(), heads=3))

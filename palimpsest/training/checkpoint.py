@@ -39,7 +39,7 @@ class Checkpoints:
         if final.exists():  # the same step, reached again after a resume: the same numbers
             shutil.rmtree(final)
         os.replace(partial, final)
-        flush(self.folder)
+        flush_names(self.folder)
         return final
 
     def mark_best(self, step: int, nats: float) -> None:
@@ -94,10 +94,17 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def flush(path: Path) -> None:
+def flush(file: Path) -> None:
     """Onto the disk, so that a loss of power finds the old or the new, never half of one."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with file.open("rb+") as handle:
+        os.fsync(handle.fileno())
+
+
+def flush_names(folder: Path) -> None:
+    """The same for the names in a folder, where the system has such a thing."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -68,14 +68,8 @@ class Trainer:
         log: Log,
         device: torch.device,
     ):
-        self.model, self.stream, self.validate, self.run, self.log, self.device = (
-            model,
-            stream,
-            validate,
-            run,
-            log,
-            device,
-        )
+        self.model, self.stream, self.validate = model, stream, validate
+        self.run, self.log, self.device = run, log, device
         self.stepper, self.schedule = optimiser.build(model), schedule
         self.checkpoints = Checkpoints(folder / "checkpoints", run.keep)
         self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
@@ -102,7 +96,7 @@ class Trainer:
         state = self.state if self.run.carry and continues else None
         nats, norm = self.backward(batch.to(self.device), state)
         if not (math.isfinite(nats) and math.isfinite(norm)):
-            raise Diverged(self.explain(nats, norm))
+            raise Diverged(self.explain("the gradient" if math.isfinite(nats) else "the loss"))
         self.stepper.step(self.schedule.share(self.step, self.run.steps))
         self.step += 1
         self.tokens += batch.count()
@@ -145,6 +139,8 @@ class Trainer:
                 self.checkpoints.mark_best(self.step, nats)
 
     def save(self) -> None:
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise Diverged(self.explain("the weights"))
         self.checkpoints.save(self.step, self.model, self.snapshot())
         self.checkpoints.prune()
 
@@ -182,12 +178,11 @@ class Trainer:
     def forked_devices(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
 
-    def explain(self, nats: float, norm: float) -> str:
-        what = "loss" if not math.isfinite(nats) else "gradient"
-        last = self.checkpoints.find("latest").name
+    def explain(self, what: str) -> str:
         return (
-            f"the {what} of step {self.step + 1} is not a finite number; the last good checkpoint, {last}, is kept. "
-            "A lower learning rate, a longer warm-up or a smaller clip may help"
+            f"{what} after step {self.step} held something that is not a finite number; the last good checkpoint, "
+            f"{self.checkpoints.find('latest').name}, is kept. A lower learning rate, a longer warm-up or a smaller "
+            "clip may help"
         )
 
 

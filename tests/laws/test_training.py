@@ -20,7 +20,7 @@ from palimpsest.models.block import PreNorm
 from palimpsest.training.checkpoint import Checkpoints
 from palimpsest.training.log import Log
 from palimpsest.training.muon import orthogonalise
-from palimpsest.training.optimisers import Optimiser
+from palimpsest.training.optimisers import AdamW, Optimiser
 from palimpsest.training.schedules import Schedule
 from palimpsest.training.trainer import Trainer
 
@@ -210,8 +210,15 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_and_keeps_the_last_
         advance(self)
 
     monkeypatch.setattr(Trainer, "advance", poisoned)
-    with pytest.raises(Diverged, match=f"the {poison} of step 5.*step-00000004"):
+    with pytest.raises(Diverged, match=f"the {poison} after step 4.*step-00000004"):
         train(recipe, tmp_path / "run", quiet())
+    assert all(parameter.isfinite().all() for parameter in weights(tmp_path / "run").values())
+
+
+def test_weights_that_are_not_finite_are_never_saved(recipe, tmp_path):
+    wild = replace(recipe, optimiser=AdamW(rate=1e38), run=replace(recipe.run, save_every=1))
+    with pytest.raises(Diverged, match="lower learning rate"):
+        train(wild, tmp_path / "run", quiet())
     assert all(parameter.isfinite().all() for parameter in weights(tmp_path / "run").values())
 
 
