@@ -1,6 +1,8 @@
 """A delta rule model that learns to write like Shakespeare, character by character, on a laptop.
 
-palimpsest train
+    palimpsest train
+
+About two minutes on two CPU cores; 1.53 nats per character on the whole validation split.
 """
 
 from palimpsest.evaluation.perplexity import Segments

@@ -2,7 +2,7 @@
 
     palimpsest train tiny-shakespeare-dpfp
 
-About two minutes on two CPU cores; @NATS@ nats per character on the whole validation split.
+About two minutes on two CPU cores; 1.65 nats per character on the whole validation split.
 """
 
 from palimpsest.memory.feature_maps import DPFP

@@ -2,7 +2,7 @@
 
     palimpsest train tiny-shakespeare-softmax
 
-About two minutes on two CPU cores; @NATS@ nats per character on the whole validation split.
+About two minutes on two CPU cores; 1.58 nats per character on the whole validation split.
 """
 
 from palimpsest.attention.positions import Rotary
