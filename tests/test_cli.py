@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from toys import TEXT, palimpsest
@@ -254,3 +255,37 @@ def test_runs_are_numbered_and_stdout_holds_the_result_alone(tmp_path):
         done = palimpsest("train", "novel.txt", *SMALL.split(), cwd=tmp_path)
         assert done.stdout.strip() == f"runs/novel-00{number}", done.stderr
     assert "nats" in done.stderr
+
+
+RECIPE_OF_A_USER = """
+from dataclasses import dataclass, replace
+from palimpsest.memory.feature_maps import FeatureMap
+from palimpsest.mixers import FastWeight
+from palimpsest.recipes.tiny_shakespeare import with_mixer
+
+@dataclass(frozen=True)
+class Square(FeatureMap):
+    \"\"\"x²\"\"\"
+    power: int = 2
+    non_negative = True
+
+    def map(self, x):
+        return x ** self.power
+
+recipe = with_mixer("mine", FastWeight(Square()))
+"""
+
+
+def test_a_recipe_in_a_users_own_file_with_a_part_of_its_own_is_trained_and_found_again(tmp_path):
+    (tmp_path / "my_recipe.py").write_text(RECIPE_OF_A_USER)
+    done = palimpsest("train", "my_recipe.py", "--power", 4, *SMALL.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    part = json.loads((tmp_path / "runs/mine-001/recipe.json").read_text())["model"]["block"]["mixer"]["feature_map"]
+    assert part == {"part": "my_recipe:Square", "power": 4}
+    script = Path(sys.executable).with_name(
+        "palimpsest"
+    )  # as installed, which does not look into this folder by itself
+    again = subprocess.run(
+        [script, "evaluate", "runs/mine-001"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert "nats per token" in again.stdout, again.stderr

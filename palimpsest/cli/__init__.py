@@ -39,6 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     # threads that spin for long while they wait make a busy machine many times slower, and a quiet one no faster
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a user's own parts are looked for where the user stands
     try:
         verb, *rest = arguments
         if verb not in VERBS:

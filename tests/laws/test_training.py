@@ -17,6 +17,7 @@ from palimpsest.data.streams import Contiguous
 from palimpsest.errors import Diverged, UserError
 from palimpsest.experiment import Recipe, load, resume, train
 from palimpsest.models.block import PreNorm
+from palimpsest.models.language_model import LanguageNetwork
 from palimpsest.training.checkpoint import Checkpoints
 from palimpsest.training.log import Log
 from palimpsest.training.muon import orthogonalise
@@ -191,7 +192,23 @@ def test_accumulation_is_invisible(recipe, tmp_path):
             assert one["nats"] == pytest.approx(two["nats"], rel=1e-9)
 
 
-def test_carried_state_matters_and_is_not_carried_over_an_epoch(recipe):
+def test_rows_are_handed_their_state_but_for_the_first_segment_of_an_epoch(recipe, tmp_path, monkeypatch):
+    fresh, forward = [], LanguageNetwork.forward
+
+    def watched(self, batch, state=None):
+        if self.training:
+            fresh.append(state is None)
+        return forward(self, batch, state)
+
+    monkeypatch.setattr(LanguageNetwork, "forward", watched)
+    recipe = replace(recipe, data=replace(recipe.data, batch=64, segment=32))
+    train(recipe, tmp_path / "run", quiet())
+    epoch = (int(0.8 * len(TEXT)) // 64 - 1) // 32
+    assert fresh == [step % epoch == 0 for step in range(7)]
+    assert 1 < epoch < 7, "there is something to see"
+
+
+def test_state_can_be_carried_only_where_rows_continue(recipe):
     with pytest.raises(UserError, match="--order Contiguous"):
         Recipe(run=replace(recipe.run, carry=True))
 
