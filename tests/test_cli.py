@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -62,7 +63,7 @@ def test_every_verb_explains_itself(capsys):
 def test_a_run_folder_holds_all_it_should(run):
     names = {path.name for path in run.iterdir()}
     assert names == {
-        "recipe.json", "environment.json", "vocabulary.json", "metrics.jsonl", "checkpoints",
+        "recipe.json", "environment.json", "vocabulary.json", "corpus.json", "metrics.jsonl", "checkpoints",
         "evaluation.json", "samples.txt", "curves.png", "report.html",
     }  # fmt: skip
     assert json.loads((run / "evaluation.json").read_text())["nats_per_token"] > 0
@@ -109,6 +110,15 @@ def test_resuming_a_finished_run_changes_nothing(run):
     before = (run / "metrics.jsonl").read_text()
     say("resume", run)
     assert (run / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_is_not_resumed_on_another_text(run, capsys, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    recipe = json.loads((copy / "recipe.json").read_text())
+    (tmp_path / "other.txt").write_text(TEXT[:-20])
+    recipe["data"]["corpus"]["path"] = str(tmp_path / "other.txt")
+    (copy / "recipe.json").write_text(json.dumps(recipe))
+    assert "is not what it was" in complaint(capsys, "resume", copy)
 
 
 def test_a_run_can_be_tuned_on_another_text(run, tmp_path, capsys):

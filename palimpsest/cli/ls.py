@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> None:
     for title, entries in shelves.items():
         print(title)
         for name, line in entries.items():
-            print(f"  {name:<32} {line}")
+            print(f"  {shorten(name):<34} {line}")
         print()
 
 
@@ -59,5 +60,15 @@ def signature(part: type[Spec]) -> str:
     return f"{part.__name__}({', '.join(f'{field.name}={show(field.default)}' for field in fields(part))})"  # pyright: ignore
 
 
+def shorten(signature: str) -> str:
+    """`Muon(rate=0.02, momentum=0.95, …)`"""
+    while len(signature) > 34:
+        shown = signature.removesuffix(", …)")
+        signature = f"{shown.rpartition(', ')[0]}, …)" if ", " in shown else f"{shown.partition('(')[0]}(…)"
+    return signature
+
+
 def show(default: object) -> str:
-    return f"{type(default).__name__}()" if isinstance(default, Spec) else repr(default)
+    if isinstance(default, Spec):
+        return f"{type(default).__name__}()"
+    return repr(str(default)) if isinstance(default, Path) else repr(default)

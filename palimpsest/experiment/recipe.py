@@ -10,7 +10,7 @@ from ..data.vocabulary import Characters, Vocabulary
 from ..errors import UserError
 from ..evaluation.perplexity import Protocol, Segments
 from ..models.language_model import LanguageModel
-from ..serialise import from_json, to_json
+from ..serialise import from_json
 from ..spec import Spec
 from ..training.optimisers import AdamW, Optimiser
 from ..training.schedules import Cosine, Schedule
@@ -50,9 +50,6 @@ class Recipe(Spec):
             raise UserError(
                 f"state can be carried only where rows continue, and those of {order} do not: --order Contiguous"
             )
-
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps(to_json(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> "Recipe":

@@ -1,18 +1,22 @@
-"""A run: a recipe carried out in a folder of its own.
+"""A run: a recipe carried out in a folder of its own, `runs/NAME-001`, in which there are
 
-runs/NAME-001/recipe.json        alone rebuilds the run
-              environment.json   the machine
-              vocabulary.json    the tokens
-              metrics.jsonl      one line for each step written down
-              checkpoints/       the newest few and the best
-              evaluation.json    the exact score
-              samples.txt        what the model writes
-              curves.png, report.html
+    recipe.json        alone rebuilds the run
+    environment.json   the machine
+    vocabulary.json    the tokens
+    corpus.json        checksums of what is read
+    metrics.jsonl      one line for each step written down
+    checkpoints/       the newest few and the best
+    evaluation.json    the exact score
+    samples.txt        what the model writes
+    curves.png, report.html
+
+and nothing is ever overwritten.
 """
 
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,7 @@ from ..training.log import Log
 from ..training.trainer import Trainer
 from ..world import World
 from .recipe import Recipe
-from .trained import load, read_codec
+from .trained import load, read_codec, read_json
 
 SAMPLE = 1000  # tokens
 
@@ -43,9 +47,10 @@ def train(recipe: Recipe, folder: Path | None = None, console: Console | None = 
     tokens = tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=codec, notice=console.print)
     workshop = Workshop.open(recipe, tokens)  # before the folder: a recipe that cannot be built leaves nothing behind
     folder = make_folder(folder, recipe.name)
-    recipe.save(folder / "recipe.json")
     write_json(folder / "vocabulary.json", tokens.codec.to_json())
+    write_json(folder / "corpus.json", fingerprint(tokens))
     write_json(folder / "environment.json", workshop.describe())
+    write_json(folder / "recipe.json", to_json(recipe))  # last: a folder with a recipe is a run
     return proceed(workshop, folder, console)
 
 
@@ -54,6 +59,11 @@ def resume(folder: Path, console: Console | None = None) -> Path:
     console = console or Console(stderr=True)
     recipe = Recipe.read(folder / "recipe.json")
     tokens = tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=read_codec(folder), notice=console.print)
+    if read_json(folder / "corpus.json") != fingerprint(tokens):
+        raise UserError(
+            f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
+            f"to go on with it, or begin a new run with `palimpsest train --from {folder}`"
+        )
     return proceed(Workshop.open(recipe, tokens), folder, console)
 
 
@@ -181,6 +191,14 @@ def make_folder(folder: Path | None, name: str) -> Path:
             return candidate
         except FileExistsError:
             number += 1
+
+
+def fingerprint(tokens: Tokens) -> dict[str, dict[str, Any]]:
+    """Enough to know the corpus again."""
+    return {
+        name: {"tokens": split.tokens, "sha256": sha256(split.ids.tobytes()).hexdigest()}
+        for name, split in tokens.splits.items()
+    }
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

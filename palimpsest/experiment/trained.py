@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -77,4 +78,8 @@ def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> 
 
 
 def read_codec(folder: Path) -> Codec:
-    return codec_from_json(json.loads((folder / "vocabulary.json").read_text(encoding="utf-8")))
+    return codec_from_json(read_json(folder / "vocabulary.json"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
