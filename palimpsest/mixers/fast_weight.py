@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..gates import Gates
 from ..kernels import memory_dtype, memory_scan
+from ..memory.convolutions import Convolution
 from ..memory.feature_maps import EluPlusOne, FeatureMap
 from ..memory.key_scales import KeyScale, SumToOne
 from ..memory.read_outs import Plain, ReadOut
@@ -24,6 +25,7 @@ class FastWeight(Mixer):
     update_rule: UpdateRule = Delta()
     read_out: ReadOut = Plain()
     heads: int = 4
+    convolution: Convolution | None = None  # of queries, keys and values, before anything else
 
     def __post_init__(self):
         if self.feature_map.non_negative:
@@ -48,6 +50,7 @@ class KeySum(NamedTuple):
 class FastWeightState(NamedTuple):
     memory: Tensor  # b h k v
     key_sum: KeySum | None
+    recent: Tensor | None  # what the convolution remembers
 
 
 class FastWeightMixer(MixerModule):
@@ -57,6 +60,7 @@ class FastWeightMixer(MixerModule):
         self.head_width = split_width(width, spec.heads)
         self.norm = norm
         self.project = nn.Linear(width, 3 * width, bias=False)
+        self.convolution = None if spec.convolution is None else spec.convolution.build(3 * width)
         self.feature_map = spec.feature_map.build(self.head_width)
         self.update_rule = spec.update_rule.build(width, spec.heads)
         self.read_out = spec.read_out.build(width, spec.heads, self.head_width)
@@ -66,14 +70,19 @@ class FastWeightMixer(MixerModule):
         weight = self.out.weight
         features = self.spec.feature_map.features(self.head_width)
         page = weight.new_zeros(batch, self.spec.heads, features, self.head_width, dtype=memory_dtype(weight.dtype))
+        recent = None if self.convolution is None else self.convolution.initial_state(batch)
         if not (self.spec.update_rule.counts_keys or self.spec.read_out.counts_keys):
-            return FastWeightState(page, None)
-        return FastWeightState(page, KeySum(page[..., :1].clone(), torch.ones_like(page[:, 0, 0, 0], dtype=torch.bool)))
+            return FastWeightState(page, None, recent)
+        fresh = torch.ones_like(page[:, 0, 0, 0], dtype=torch.bool)
+        return FastWeightState(page, KeySum(page[..., :1].clone(), fresh), recent)
 
     def forward(self, x: Tensor, state: FastWeightState | None = None) -> tuple[Tensor, FastWeightState]:
-        memory, key_sum = self.initial_state(len(x)) if state is None else state
+        memory, key_sum, recent = self.initial_state(len(x)) if state is None else state
         x = x if self.norm is None else self.norm(x)
-        queries, keys, values = self.project(x).unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
+        projected = self.project(x)
+        if self.convolution is not None:
+            projected, recent = self.convolution(projected, recent)
+        queries, keys, values = projected.unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
         queries, keys = (self.spec.key_scale(self.feature_map(z)) for z in (queries, keys))
 
         crowding = crowding_of(keys, key_sum) if key_sum and self.spec.update_rule.counts_keys else None
@@ -82,7 +91,7 @@ class FastWeightMixer(MixerModule):
         mass = None
         if key_sum:
             mass, key_sum = count_keys(queries, keys, gates, key_sum)
-        return self.out(self.read_out(reads, x, mass).flatten(-2)), FastWeightState(memory, key_sum)
+        return self.out(self.read_out(reads, x, mass).flatten(-2)), FastWeightState(memory, key_sum, recent)
 
 
 def count_keys(queries: Tensor, keys: Tensor, gates: Gates, key_sum: KeySum) -> tuple[Tensor, KeySum]:

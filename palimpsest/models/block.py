@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from ..errors import UserError
 from ..mixers.fast_weight import FastWeight
 from ..mixers.mixer import Mixer
+from ..mixers.softmax_attention import SoftmaxAttention
 from ..spec import Spec
 from ..state import State
 from .feed_forward import FeedForward, Relu
@@ -14,6 +16,10 @@ from .norms import LayerNorm, Norm, RMSNorm
 
 class Block(Spec):
     """Builds a module `forward(x, state) -> (x, state)`; the state is its mixer's."""
+
+    def at(self, layer: int) -> "Block":
+        """The block that stands at this layer, counted from zero."""
+        return self
 
     def build(self, width: int) -> "BlockModule":
         raise NotImplementedError
@@ -88,3 +94,19 @@ class PostNormBlock(BlockModule):
         if self.feed_forward is not None and self.norm is not None:
             x = self.norm(x + self.dropout(self.feed_forward(x)))
         return x, state
+
+
+@dataclass(frozen=True)
+class Hybrid(Block):
+    """A stack of two kinds: every so many layers another block, such as one softmax attention after three memories."""
+
+    usual: Block = PreNorm()
+    other: Block = PreNorm(mixer=SoftmaxAttention())
+    every: int = 4  # layers
+
+    def __post_init__(self):
+        if self.every < 1:
+            raise UserError(f"the other block comes every 1, 2, 3 … layers; found {self.every}")
+
+    def at(self, layer: int) -> Block:
+        return (self.usual if (layer + 1) % self.every else self.other).at(layer)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
+from ..errors import UserError
 from ..spec import Spec
 from ..state import State
 from .block import Block, BlockModule, PreNorm
@@ -25,6 +26,10 @@ class LanguageModel(Spec):
     embedding: Embedding = TokenEmbedding()
     head: Head = SoftmaxHead()
     initialisation: Initialisation = Normal()
+
+    def __post_init__(self):
+        if self.layers < 1:
+            raise UserError(f"a model has at least one layer; found {self.layers}")
 
     def build(self, tokens: int, generator: torch.Generator | None = None) -> "LanguageNetwork":
         """`tokens` is the size of the vocabulary."""
@@ -45,8 +50,9 @@ class LanguageNetwork(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedding = spec.embedding.build(tokens, spec.width)
-        self.blocks = nn.ModuleList(spec.block.build(spec.width) for _ in range(spec.layers))
-        self.norm = spec.block.closing_norm(spec.width)
+        stack = [spec.block.at(layer) for layer in range(spec.layers)]
+        self.blocks = nn.ModuleList(block.build(spec.width) for block in stack)
+        self.norm = stack[-1].closing_norm(spec.width)
         self.head = spec.head.build(tokens, spec.width, self.embedding.table)
 
     def initial_state(self, batch: int) -> LanguageState:

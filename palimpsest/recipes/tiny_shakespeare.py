@@ -12,7 +12,7 @@ from palimpsest.memory.key_scales import UnitNorm
 from palimpsest.memory.read_outs import Plain
 from palimpsest.memory.update_rules import GatedDelta
 from palimpsest.mixers import FastWeight, Mixer
-from palimpsest.models.block import PreNorm
+from palimpsest.models.block import Block, PreNorm
 from palimpsest.models.feed_forward import GatedSilu
 from palimpsest.models.initialisations import SilentStart
 from palimpsest.models.language_model import LanguageModel
@@ -23,7 +23,14 @@ from palimpsest.training.trainer import Run
 
 def with_mixer(name: str, mixer: Mixer) -> Recipe:
     """The recipe with another mixer, and nothing else changed."""
-    block = PreNorm(mixer=mixer, feed_forward=GatedSilu(inner=256))
+    return with_block(name, block_of(mixer))
+
+
+def block_of(mixer: Mixer) -> Block:
+    return PreNorm(mixer=mixer, feed_forward=GatedSilu(inner=256))
+
+
+def with_block(name: str, block: Block) -> Recipe:
     return Recipe(
         name=name,
         data=Data(batch=16, segment=128),
@@ -35,4 +42,5 @@ def with_mixer(name: str, mixer: Mixer) -> Recipe:
     )
 
 
-recipe = with_mixer("tiny-shakespeare", FastWeight(EluPlusOne(), UnitNorm(), GatedDelta(), Plain(), heads=3))
+memory = FastWeight(EluPlusOne(), UnitNorm(), GatedDelta(), Plain(), heads=3)
+recipe = with_mixer("tiny-shakespeare", memory)

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from palimpsest.attention.positions import Positions
 from palimpsest.attention.spans import Fixed, Span
 from palimpsest.kernels import BACKENDS, memory_scan
+from palimpsest.memory.convolutions import Convolution, ShortConvolution
 from palimpsest.memory.feature_maps import DPFP, FeatureMap
 from palimpsest.memory.key_scales import KeyScale, UnitNorm
-from palimpsest.memory.read_outs import Plain, ReadOut
-from palimpsest.memory.update_rules import Delta, UpdateRule
+from palimpsest.memory.read_outs import Normalised, Plain, ReadOut
+from palimpsest.memory.update_rules import Delta, NormalisedDelta, UpdateRule
 from palimpsest.mixers.fast_weight import FastWeight
 from palimpsest.mixers.mixer import Mixer, MixerModule
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
@@ -42,6 +43,11 @@ def sentence(mixer: Mixer) -> str:
 MEMORIES = every(FeatureMap, KeyScale, UpdateRule, ReadOut)
 FAST_WEIGHTS = [FastWeight(*parts, heads=HEADS) for parts in MEMORIES if may_be_said(*parts)]
 FAST_WEIGHTS.append(FastWeight(DPFP(nu=3), heads=HEADS))
+CONVOLUTIONS = [*(variant() for variant in Convolution.variants()), ShortConvolution(1), ShortConvolution(9)]
+FAST_WEIGHTS += [
+    FastWeight(update_rule=rule, read_out=read_out, heads=HEADS, convolution=convolution)
+    for (rule, read_out), convolution in product([(Delta(), Plain()), (NormalisedDelta(), Normalised())], CONVOLUTIONS)
+]
 ATTENTIONS = [SoftmaxAttention(*parts, heads=HEADS) for parts in every(Positions, Span)]
 ATTENTIONS += [SoftmaxAttention(*parts, Fixed(length), heads=HEADS) for parts in every(Positions) for length in (1, 3)]
 OTHERS = [variant() for variant in Mixer.variants() if variant not in (FastWeight, SoftmaxAttention)]

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from palimpsest.attention.positions import AddedPositions, NoPositions
 from palimpsest.batch import Batch
+from palimpsest.memory.convolutions import ShortConvolution
 from palimpsest.memory.feature_maps import Favor
 from palimpsest.memory.read_outs import GatedNorm
 from palimpsest.memory.update_rules import UpdateRule
 from palimpsest.mixers.fast_weight import FastWeight
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
-from palimpsest.models.block import Block, PreNorm
+from palimpsest.models.block import Block, Hybrid, PreNorm
 from palimpsest.models.embeddings import Embedding, TokenEmbedding
 from palimpsest.models.feed_forward import FeedForward
 from palimpsest.models.heads import Head, SoftmaxHead
@@ -29,11 +30,17 @@ TOKENS, WIDTH, LENGTH = 11, 8, 6
 SMALL = LanguageModel(width=WIDTH, layers=2, initialisation=Scaled())
 
 FEED_FORWARDS = [None, *(variant(inner=12) for variant in FeedForward.variants())]
+SIMPLE_BLOCKS = [variant for variant in Block.variants() if variant is not Hybrid]
 BLOCKS = [
     block(mixer=mixer, feed_forward=feed_forward, norm=norm())
     for block, mixer, feed_forward, norm in product(
-        Block.variants(), (FastWeight(heads=2), SoftmaxAttention(heads=2)), FEED_FORWARDS, Norm.variants()
+        SIMPLE_BLOCKS, (FastWeight(heads=2), SoftmaxAttention(heads=2)), FEED_FORWARDS, Norm.variants()
     )
+]
+MEMORY, ATTENTION = FastWeight(heads=2, convolution=ShortConvolution(3)), SoftmaxAttention(heads=2)
+HYBRIDS = [
+    Hybrid(usual=one(mixer=MEMORY), other=two(mixer=ATTENTION), every=every)
+    for one, two, every in product(SIMPLE_BLOCKS, SIMPLE_BLOCKS, (1, 2, 3))
 ]
 EMBEDDINGS = [variant() for variant in Embedding.variants()]
 EMBEDDINGS += [
@@ -41,7 +48,7 @@ EMBEDDINGS += [
 ]
 HEADS = [*(variant() for variant in Head.variants()), SoftmaxHead(tied=True)]
 INITIALISATIONS = [variant() for variant in Initialisation.variants()]
-MODELS = [replace(SMALL, block=block) for block in BLOCKS]
+MODELS = [replace(SMALL, block=block) for block in BLOCKS + HYBRIDS]
 MODELS += [
     replace(SMALL, embedding=embedding, head=head, initialisation=initialisation)
     for embedding, head, initialisation in product(EMBEDDINGS, HEADS, INITIALISATIONS)
@@ -189,7 +196,7 @@ every_start = pytest.mark.parametrize(
     "spec",
     [
         replace(SMALL, block=block(mixer=mixer), initialisation=initialisation)
-        for block, mixer, initialisation in product(Block.variants(), MIXERS, INITIALISATIONS)
+        for block, mixer, initialisation in product(SIMPLE_BLOCKS, MIXERS, INITIALISATIONS)
     ],
     ids=brief,
 )
@@ -223,7 +230,7 @@ def test_a_silent_start_adds_nothing_to_what_skips_the_parts():
 
 def with_dropout(rate: float) -> list[LanguageModel]:
     """A model for each place in which numbers may be dropped."""
-    blocks = [variant(dropout=rate) for variant in Block.variants()]
+    blocks = [variant(dropout=rate) for variant in SIMPLE_BLOCKS]
     blocks += [PreNorm(feed_forward=variant(dropout=rate)) for variant in FeedForward.variants()]
     blocks.append(PreNorm(mixer=SoftmaxAttention(dropout=rate)))
     return [replace(SMALL, embedding=TokenEmbedding(dropout=rate)), *(replace(SMALL, block=block) for block in blocks)]
@@ -235,3 +242,10 @@ def test_numbers_are_dropped_in_training_only(dropping, whole):
     assert not torch.equal(model(batch)[0], model(batch)[0])
     model.eval()
     assert torch.equal(model(batch)[0], built(whole)(batch)[0])
+
+
+def test_a_hybrid_has_the_other_block_every_so_many_layers():
+    spec = Hybrid(PreNorm(FastWeight(heads=2)), PreNorm(SoftmaxAttention(heads=2)), every=3)
+    model = LanguageModel(width=WIDTH, layers=7, block=spec).build(TOKENS)
+    kinds = [type(block.mixer.spec) for block in model.blocks]
+    assert kinds == [FastWeight, FastWeight, SoftmaxAttention, FastWeight, FastWeight, SoftmaxAttention, FastWeight]

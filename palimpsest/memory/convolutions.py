@@ -1,0 +1,60 @@
+"""Convolutions: queries, keys and values that have looked at a few tokens before they meet the memory."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv1d
+
+from ..spec import Spec
+
+
+class Convolution(Spec):
+    def build(self, channels: int) -> "ConvolutionModule":
+        raise NotImplementedError
+
+
+class ConvolutionModule(nn.Module):
+    """Its state is what it must remember of the last tokens, `b s channels`."""
+
+    def initial_state(self, batch: int) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ShortConvolution(Convolution):
+    """Each number becomes a learned mean of its own last `size` values; before training it is left as it is."""
+
+    size: int = 4
+
+    def __post_init__(self):
+        if self.size < 1:
+            raise ValueError(f"a convolution covers at least the present token; found a size of {self.size}")
+
+    def build(self, channels: int) -> "ShortConvolutionLayer":
+        return ShortConvolutionLayer(self, channels)
+
+
+class ShortConvolutionLayer(ConvolutionModule):
+    def __init__(self, spec: ShortConvolution, channels: int):
+        super().__init__()
+        self.taps = nn.Parameter(torch.empty(channels, spec.size))  # the last one is for the present token
+        self.initialise()
+
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        nn.init.zeros_(self.taps)
+        nn.init.ones_(self.taps[:, -1])
+
+    def initial_state(self, batch: int) -> Tensor:
+        channels, size = self.taps.shape
+        return self.taps.new_zeros(batch, size - 1, channels)
+
+    def forward(self, x: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
+        """x `b t channels` -> the same, and the last tokens of it."""
+        channels, size = self.taps.shape
+        seen = torch.cat([recent, x], dim=1)
+        y = conv1d(seen.mT, self.taps[:, None], groups=channels).mT
+        return y, seen[:, seen.shape[1] - (size - 1) :]
