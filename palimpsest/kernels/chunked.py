@@ -20,7 +20,7 @@ from ..gates import Gates
 
 CHUNK = 64
 FEATURE_CHUNK = 16  # keeping each feature by itself costs chunk × features numbers a token
-BLOCK = 2**20  # numbers of keys and values taken at once on a CPU, so that what is made of them stays in its cache
+BLOCK = 2**19  # numbers of keys and values taken at once on a CPU, so that what is made of them stays in its cache
 
 
 def scan(

@@ -2,7 +2,7 @@
 
     palimpsest train tiny-shakespeare-hybrid
 
-About two minutes on two CPU cores; @NATS@ nats per character on the whole validation split.
+About two minutes on two CPU cores; 1.54 nats per character on the whole validation split.
 """
 
 from palimpsest.attention.positions import Rotary
