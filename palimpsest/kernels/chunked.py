@@ -20,7 +20,7 @@ from ..gates import Gates
 
 CHUNK = 64
 FEATURE_CHUNK = 16  # keeping each feature by itself costs chunk × features numbers a token
-BLOCK = 2**19  # numbers of keys and values taken at once on a CPU, so that what is made of them stays in its cache
+BLOCK = 2**20  # numbers of keys and values taken at once on a CPU, so that what is made of them stays in its cache
 
 
 def scan(
@@ -61,7 +61,8 @@ def scan_block(
         erased = erase * k
         system = overlap(erased, k, kept)  # only what lies below the diagonal is read
         unsolved = torch.cat([fresh, erased if kept is None else erased * kept.since_start], dim=-1)
-        solved = torch.linalg.solve_triangular(system, unsolved, upper=False, unitriangular=True)
+        # from the right: row by row, as the numbers lie in memory, and not copied into columns first
+        solved = torch.linalg.solve_triangular(system.mT, unsolved.mT, upper=True, left=False, unitriangular=True).mT
         fresh, recall = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
 
     pages, notes, memory = carry(fresh, recall, k, kept, memory.flatten(0, 1))
