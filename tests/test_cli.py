@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from toys import TEXT, palimpsest
@@ -292,10 +291,7 @@ def test_a_recipe_in_a_users_own_file_with_a_part_of_its_own_is_trained_and_foun
     assert done.returncode == 0, done.stderr
     part = json.loads((tmp_path / "runs/mine-001/recipe.json").read_text())["model"]["block"]["mixer"]["feature_map"]
     assert part == {"part": "my_recipe:Square", "power": 4}
-    script = Path(sys.executable).with_name(
-        "palimpsest"
-    )  # as installed, which does not look into this folder by itself
-    again = subprocess.run(
-        [script, "evaluate", "runs/mine-001"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    # -P, as for an installed script: Python itself does not look for modules where it is started
+    command = [sys.executable, "-P", "-m", "palimpsest", "evaluate", "runs/mine-001"]
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "nats per token" in again.stdout, again.stderr
