@@ -85,11 +85,11 @@ class FastWeightMixer(MixerModule):
         queries, keys, values = projected.unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
         queries, keys = (self.spec.key_scale(self.feature_map(z)) for z in (queries, keys))
 
-        crowding = crowding_of(keys, key_sum) if key_sum and self.spec.update_rule.counts_keys else None
+        crowding = crowding_of(keys, key_sum) if key_sum is not None and self.spec.update_rule.counts_keys else None
         gates = self.update_rule(x, crowding)
         reads, memory = memory_scan(queries, keys, values, gates, memory)
         mass = None
-        if key_sum:
+        if key_sum is not None:
             mass, key_sum = count_keys(queries, keys, gates, key_sum)
         return self.out(self.read_out(reads, x, mass).flatten(-2)), FastWeightState(memory, key_sum, recent)
 
