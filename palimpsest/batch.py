@@ -1,7 +1,10 @@
 """What a model reads: tokens, and the tokens that follow them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from .state import map_state
@@ -11,6 +14,13 @@ class Batch(NamedTuple):
     inputs: Tensor  # b t
     targets: Tensor  # b t
     mask: Tensor | None = None  # b t, true where the target counts
+
+    @classmethod
+    def cut(cls, ids: np.ndarray, starts: Sequence[int] | np.ndarray, length: int) -> "Batch":
+        """`length` tokens of a text from each of the starts on, and the tokens that follow them."""
+        windows = np.asarray(ids)[np.asarray(starts)[:, None] + np.arange(length + 1)]
+        tokens = torch.from_numpy(windows.astype(np.int64))
+        return cls(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
     def count(self) -> int:
         """How many targets count."""

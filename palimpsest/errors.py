@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """Something asked for cannot be had. The message says what was asked, what was found, what to do."""
 
 

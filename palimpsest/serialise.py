@@ -5,13 +5,13 @@ defined later, or by a user, are found. A part from outside this package is name
 imported if need be: `{"part": "my_parts:Gaussian"}`.
 """
 
-from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cattrs import ClassValidationError, Converter, transform_error
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+from cattrs.v import format_exception
 
 from .errors import UserError
 from .spec import Spec
@@ -29,8 +29,12 @@ def from_json(data: dict[str, Any], kind: type[S], source: str = "the recipe") -
     try:
         return converter().structure(data, kind)
     except ClassValidationError as error:
-        faults = "; ".join(fault.replace("$", source, 1) for fault in transform_error(error))
+        faults = "; ".join(fault.replace("$", source, 1) for fault in transform_error(error, format_exception=explain))
         raise UserError(f"{source} cannot be read: {faults}") from error
+
+
+def explain(fault: BaseException, kind: type | None) -> str:
+    return str(fault) if isinstance(fault, UserError) else format_exception(fault, kind)
 
 
 def converter() -> Converter:
@@ -65,7 +69,7 @@ def fields_of(made: Converter, spec: Spec) -> dict[str, Any]:
 
 def structure(made: Converter, data: Any, kind: type[Spec]) -> Spec:
     if not isinstance(data, dict) or PART not in data:
-        raise ValueError(f'expected a part such as {{"{PART}": "{kind.__name__}"}}, found {data!r}')
+        raise UserError(f'expected a part such as {{"{PART}": "{kind.__name__}"}}, found {data!r}')
     concrete = find_part(data[PART], kind)
     rest = {name: value for name, value in data.items() if name != PART}
     return make_dict_structure_fn(concrete, made, _cattrs_forbid_extra_keys=True)(rest, concrete)
@@ -82,9 +86,7 @@ def find_part(name: str, kind: type[S]) -> type[S]:
     if module and name not in known:
         import_part(module, name)
         known = {part_name(variant): variant for variant in kind.variants()}
-    if name in known and is_dataclass(known[name]):
-        return known[name]
-    return kind.named(short)
+    return known[name] if name in known else kind.named(short)
 
 
 def import_part(module: str, name: str) -> None:

@@ -128,6 +128,17 @@ def test_a_run_can_be_tuned_on_another_text(run, tmp_path, capsys):
     assert recipe.data.corpus.name == "more"
 
 
+def test_a_dry_run_speaks_of_the_vocabulary_that_would_be_used(run, tmp_path, capsys):
+    (tmp_path / "few.txt").write_text("aba" * 1000)
+    say("train", tmp_path / "few.txt", "--from", run, "--dry-run")
+    known = len(set(TEXT))
+    assert re.search(rf"vocabulary +{known} characters", capsys.readouterr().out)
+
+
+def test_a_dry_run_refuses_what_cannot_be_built(capsys):
+    assert "cannot be shared by 5 heads" in complaint(capsys, "train", "--heads", 5, "--dry-run")
+
+
 def test_ls_shows_recipes_parts_and_corpora(capsys):
     say("ls")
     shown = capsys.readouterr().out

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..spec import Spec
 
 
@@ -71,4 +72,4 @@ def waves(places: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[
 
 def check_even(width: int) -> None:
     if width % 2:
-        raise ValueError(f"sines and cosines come in pairs: a width of {width} is odd")
+        raise UserError(f"sines and cosines come in pairs: a width of {width} is odd")

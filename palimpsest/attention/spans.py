@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..errors import UserError
 from ..spec import Spec
 
 
@@ -41,7 +42,7 @@ class Fixed(Span):
 
     def __post_init__(self):
         if self.length < 1:
-            raise ValueError(f"a span covers at least the present token; found a length of {self.length}")
+            raise UserError(f"a span covers at least the present token; found a length of {self.length}")
 
     def slots(self) -> int:
         return self.length - 1

@@ -31,10 +31,7 @@ def override(spec: S, arguments: list[str], program: str) -> S:
     known = {dotted(path): path for path in flags(spec)}
     complete = [expand(argument, known) if is_flag(argument) else argument for argument in rest]
     values = tyro.cli(form(spec), args=complete, prog=program, description="The fields of the recipe.")
-    try:
-        return rebuild(spec, vars(values))
-    except ValueError as refused:  # by a part's own checks
-        raise UserError(str(refused)) from refused
+    return rebuild(spec, vars(values))
 
 
 def form(spec: Spec) -> type:
@@ -138,11 +135,8 @@ def put(spec: Spec, path: Path, name: str) -> Any:
     kind = part_kind(hint)
     if name.lower() == "none" and type(None) in get_args(hint):
         return replace(spec, **{head: None})  # pyright: ignore[reportArgumentType]
-    try:
-        chosen = kind.named(name)  # pyright: ignore[reportOptionalMemberAccess]
-        return replace(spec, **{head: chosen(**in_common(getattr(spec, head), chosen))})  # pyright: ignore
-    except ValueError as refused:
-        raise UserError(str(refused)) from refused
+    chosen = kind.named(name)  # pyright: ignore[reportOptionalMemberAccess]
+    return replace(spec, **{head: chosen(**in_common(getattr(spec, head), chosen))})  # pyright: ignore
 
 
 def in_common(old: Spec | None, new: type[Spec]) -> dict[str, Any]:

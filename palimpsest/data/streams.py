@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 
 from ..batch import Batch
 from ..errors import UserError
@@ -65,15 +64,13 @@ class Stream:
         self.order, self.batch, self.segment, self.seed = order, batch, segment, seed
         self.ids = np.asarray(ids)  # a plain view: numpy's memmap class is slow to index
         self.steps_per_epoch = _steps(len(ids), batch, segment, order.spare(segment))
-        self._reach = np.arange(segment + 1)
         self.seek({"epoch": 0, "step": 0})
 
     def next(self) -> tuple[Batch, bool]:
         """The next batch, and whether its rows continue those of the batch before."""
         starts, continuing = self._plan[self._step], self.order.continues and self._step > 0
-        windows = torch.from_numpy(self.ids[starts[:, None] + self._reach].astype(np.int64))
         self._advance()
-        return Batch(windows[:, :-1].contiguous(), windows[:, 1:].contiguous()), continuing
+        return Batch.cut(self.ids, starts, self.segment), continuing
 
     def position(self) -> dict[str, int]:
         return {"epoch": self._epoch, "step": self._step}

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..files import write_atomically
 from .corpora import Corpus
 from .vocabulary import Codec, Vocabulary, codec_from_json
 
@@ -148,25 +148,11 @@ def _store(sidecar: Path, tokens: Tokens, sources: dict[str, str]) -> None:
         ids = np.ascontiguousarray(split.ids, dtype)
         counts = {"tokens": split.tokens, "characters": split.characters, "bytes": split.bytes}
         splits[name] = {**counts, "sha256": _sha256(ids), "source": sources[name]}
-        _write(_token_file(sidecar.parent, splits[name]["sha256"]), ids.data)
+        write_atomically(_token_file(sidecar.parent, splits[name]["sha256"]), ids.data)
     entry = {"format": FORMAT, "dtype": dtype.str, "splits": splits, "codec": tokens.codec.to_json()}
-    _write(sidecar, json.dumps(entry, indent=1).encode())
+    write_atomically(sidecar, json.dumps(entry, indent=1).encode())
 
 
 def _token_file(folder: Path, digest: str) -> Path:
     """Named by its own content, so that two processes building at once can never mix their entries."""
     return folder / f"{digest}.bin"
-
-
-def _write(path: Path, data: bytes | memoryview) -> None:
-    """All or nothing: under a name of its own first, then in place in one move."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -28,6 +28,10 @@ class Window(NamedTuple):
     end: int
     skip: int
 
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
 
 class Protocol(Spec):
     def windows(self, targets: int) -> Iterator[Window]:
@@ -37,7 +41,7 @@ class Protocol(Spec):
     def score(self, model: nn.Module, ids: np.ndarray, device: torch.device) -> "Tally":
         tally = Tally()
         for group in batches(self.windows(len(ids) - 1)):
-            nats, _ = model(read(ids, [(window.start, window.end) for window in group], device))
+            nats, _ = model(Batch.cut(ids, [window.start for window in group], group[0].length).to(device))
             for row, window in zip(nats.double().cpu(), group, strict=True):
                 tally.add(row[window.skip :], first_place=window.skip)
         return tally
@@ -82,7 +86,7 @@ class CarriedState(Protocol):
         tally, state = Tally(), None
         for start in range(0, len(ids) - 1, self.segment):
             end = min(start + self.segment, len(ids) - 1)
-            nats, state = model(read(ids, [(start, end)], device), state)
+            nats, state = model(Batch.cut(ids, [start], end - start).to(device), state)
             tally.add(nats[0].double().cpu(), first_place=start)
         return tally
 
@@ -163,15 +167,9 @@ def batches(windows: Iterator[Window]) -> Iterator[list[Window]]:
     """Windows of one length together, as many as fit."""
     group: list[Window] = []
     for window in windows:
-        length = window.end - window.start
-        if group and (group[0].end - group[0].start != length or (len(group) + 1) * length > TOKENS_AT_ONCE):
+        full = (len(group) + 1) * window.length > TOKENS_AT_ONCE
+        if group and (full or window.length != group[0].length):
             yield group
             group = []
         group.append(window)
     yield group
-
-
-def read(ids: np.ndarray, ranges: list[tuple[int, int]], device: torch.device) -> Batch:
-    inputs = np.stack([ids[start:end] for start, end in ranges]).astype(np.int64)
-    targets = np.stack([ids[start + 1 : end + 1] for start, end in ranges]).astype(np.int64)
-    return Batch(torch.from_numpy(inputs), torch.from_numpy(targets)).to(device)

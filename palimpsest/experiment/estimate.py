@@ -4,17 +4,17 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.tokens import tokenise
 from ..models.language_model import LanguageNetwork
 from ..training.trainer import pieces
 from .recipe import Recipe
+from .trained import read_tokens
 
 # beside the weights: a gradient and at most two running means for each
 COPIES = 4
 
 
 def estimate(recipe: Recipe) -> str:
-    tokens = tokenise(recipe.data.corpus, recipe.data.vocabulary)
+    tokens = read_tokens(recipe, recipe.run.start_from)
     with torch.device("meta"):
         model = recipe.model.build(tokens.codec.size)
         rows = pieces(recipe.data.batch, recipe.run.accumulation)[0]

@@ -24,18 +24,19 @@ import torch
 from rich.console import Console
 
 from ..data.streams import Stream
-from ..data.tokens import Tokens, tokenise
+from ..data.tokens import Tokens
 from ..errors import UserError
 from ..evaluation.perplexity import evaluate
+from ..files import write_atomically
 from ..models.language_model import LanguageNetwork
 from ..report.page import write_report
 from ..serialise import to_json
-from ..training.checkpoint import Checkpoints, write_atomically
+from ..training.checkpoint import Checkpoints
 from ..training.log import Log
 from ..training.trainer import Trainer
 from ..world import World
 from .recipe import Recipe
-from .trained import load, read_codec, read_json
+from .trained import load, read_json, read_tokens
 
 SAMPLE = 1000  # tokens
 
@@ -43,8 +44,7 @@ SAMPLE = 1000  # tokens
 def train(recipe: Recipe, folder: Path | None = None, console: Console | None = None) -> Path:
     """Carry the recipe out in a new folder; returns the folder."""
     console = console or Console(stderr=True)
-    codec = read_codec(recipe.run.start_from) if recipe.run.start_from else None
-    tokens = tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=codec, notice=console.print)
+    tokens = read_tokens(recipe, recipe.run.start_from, console.print)
     workshop = Workshop.open(recipe, tokens)  # before the folder: a recipe that cannot be built leaves nothing behind
     folder = make_folder(folder, recipe.name)
     write_json(folder / "vocabulary.json", tokens.codec.to_json())
@@ -58,7 +58,7 @@ def resume(folder: Path, console: Console | None = None) -> Path:
     """Go on with a run that was stopped, as if it never had been."""
     console = console or Console(stderr=True)
     recipe = Recipe.read(folder / "recipe.json")
-    tokens = tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=read_codec(folder), notice=console.print)
+    tokens = read_tokens(recipe, folder, console.print)
     if read_json(folder / "corpus.json") != fingerprint(tokens):
         raise UserError(
             f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
@@ -81,10 +81,7 @@ class Workshop:
     def open(cls, recipe: Recipe, tokens: Tokens) -> "Workshop":
         check_splits(recipe, tokens)
         world = World.enter(recipe.run.device, recipe.run.threads)
-        try:
-            model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
-        except ValueError as refused:
-            raise UserError(f"the model cannot be built: {refused}") from refused
+        model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
         data, ids = recipe.data, tokens.splits["train"].ids
         return cls(
             recipe,

@@ -1,7 +1,7 @@
 """A trained model with its vocabulary: to score texts and to write them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -75,6 +75,12 @@ def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> 
     path = Checkpoints(folder / "checkpoints").find(checkpoint)
     load_weights(model, path)
     return Trained(folder, path.name, recipe, model.to(world.device).eval(), codec, world)
+
+
+def read_tokens(recipe: Recipe, run: Path | None, notice: Callable[[str], object] = lambda line: None) -> Tokens:
+    """The recipe's corpus, in the vocabulary of a run if one is given, else in one learned from it."""
+    codec = None if run is None else read_codec(run)
+    return tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=codec, notice=notice)
 
 
 def read_codec(folder: Path) -> Codec:

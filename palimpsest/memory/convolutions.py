@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d
 
+from ..errors import UserError
 from ..spec import Spec
 
 
@@ -32,7 +33,7 @@ class ShortConvolution(Convolution):
 
     def __post_init__(self):
         if self.size < 1:
-            raise ValueError(f"a convolution covers at least the present token; found a size of {self.size}")
+            raise UserError(f"a convolution covers at least the present token; found a size of {self.size}")
 
     def build(self, channels: int) -> "ShortConvolutionLayer":
         return ShortConvolutionLayer(self, channels)

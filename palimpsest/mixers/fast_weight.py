@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
 from ..gates import Gates
 from ..kernels import memory_dtype, memory_scan
 from ..memory.convolutions import Convolution
@@ -34,7 +35,7 @@ class FastWeight(Mixer):
         sums += [part for part in (self.update_rule, self.read_out) if part.counts_keys]
         if sums:
             one, other = type(sums[0]).__name__, type(self.feature_map).__name__
-            raise ValueError(f"{one} divides by a sum of features, and {other} has negative ones: the sum may be zero")
+            raise UserError(f"{one} divides by a sum of features, and {other} has negative ones: the sum may be zero")
 
     def build(self, width: int, norm: nn.Module | None = None) -> "FastWeightMixer":
         return FastWeightMixer(self, width, norm)

@@ -13,6 +13,7 @@ The laws, held for every variant in tests/laws:
 
 from torch import Tensor, nn
 
+from ..errors import UserError
 from ..spec import Spec
 from ..state import State
 
@@ -34,5 +35,5 @@ class MixerModule(nn.Module):
 def split_width(width: int, heads: int) -> int:
     """The width of one head."""
     if width % heads:
-        raise ValueError(f"a width of {width} cannot be shared by {heads} heads: choose a width that {heads} divides")
+        raise UserError(f"a width of {width} cannot be shared by {heads} heads: choose a width that {heads} divides")
     return width // heads

@@ -1,10 +1,10 @@
 """The one-file page of a run: no network, no scripts, nothing but what the run folder holds."""
 
-import os
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..files import write_atomically
 from .chart import Series, chart, legend
 from .curves import curve, smooth
 from .figures import draw_curves
@@ -32,19 +32,10 @@ HEAD = """<meta charset="utf-8">
 def write_report(folder: Path) -> Path:
     """Writes report.html and curves.png into a run folder and returns the path of the page."""
     record = read_run(folder)
-    write(folder / "report.html", page(record).encode())
-    write(folder / "curves.png", draw_curves(record))  # last: without matplotlib there is still a page
+    # whole or not at all: somebody may be looking at the page of a run under way
+    write_atomically(folder / "report.html", page(record))
+    write_atomically(folder / "curves.png", draw_curves(record))  # last: without matplotlib there is still a page
     return folder / "report.html"
-
-
-def write(path: Path, content: bytes) -> None:
-    """All or nothing: somebody may be looking at the page of a run under way."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def page(record: RunRecord) -> str:

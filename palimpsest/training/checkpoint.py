@@ -17,6 +17,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from ..errors import UserError
+from ..files import flush, write_atomically
 
 
 class Checkpoints:
@@ -39,7 +40,7 @@ class Checkpoints:
         if final.exists():  # the same step, reached again after a resume: the same numbers
             shutil.rmtree(final)
         os.replace(partial, final)
-        flush_names(self.folder)
+        flush(self.folder)
         return final
 
     def mark_best(self, step: int, nats: float) -> None:
@@ -85,26 +86,3 @@ def load_training(checkpoint: Path) -> dict[str, Any]:
         return torch.load(checkpoint / "training.pt", map_location="cpu", weights_only=True)
     except (RuntimeError, OSError, EOFError, ValueError) as error:
         raise UserError(f"the training state in {checkpoint} is damaged ({error}); remove that folder") from error
-
-
-def write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    flush(partial)
-    os.replace(partial, path)
-
-
-def flush(file: Path) -> None:
-    """Onto the disk, so that a loss of power finds the old or the new, never half of one."""
-    with file.open("rb+") as handle:
-        os.fsync(handle.fileno())
-
-
-def flush_names(folder: Path) -> None:
-    """The same for the names in a folder, where the system has such a thing."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -2,13 +2,13 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..files import write_atomically
 from .trackers import Tracker
 
 
@@ -42,9 +42,7 @@ class Log:
         if not self.path.exists():
             return
         kept = [line for line in self.path.read_text().splitlines() if is_before(line, step)]
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_text("".join(f"{line}\n" for line in kept))
-        os.replace(partial, self.path)
+        write_atomically(self.path, "".join(f"{line}\n" for line in kept))
 
     def tick(self, step: int) -> None:
         self.progress.update(self.task, completed=step)

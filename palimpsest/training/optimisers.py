@@ -13,8 +13,13 @@ from .muon import OrthogonalMomentum
 
 class Optimiser(Spec):
     rate: float
+    weight_decay: float
 
     def build(self, model: nn.Module) -> "Stepper":
+        return Stepper(self.over(decayed_and_not(model.parameters(), self.weight_decay)))
+
+    def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """torch's own optimiser over groups of parameters, each with its weight decay."""
         raise NotImplementedError
 
 
@@ -57,9 +62,8 @@ class Adam(Optimiser):
     epsilon: float = 1e-8
     weight_decay: float = 0.0
 
-    def build(self, model: nn.Module) -> Stepper:
-        groups = decayed_and_not(model.parameters(), self.weight_decay)
-        return Stepper(torch.optim.Adam(groups, self.rate, (self.beta1, self.beta2), self.epsilon))
+    def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(groups, self.rate, (self.beta1, self.beta2), self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,8 @@ class AdamW(Optimiser):
     epsilon: float = 1e-8
     weight_decay: float = 0.1
 
-    def build(self, model: nn.Module) -> Stepper:
-        groups = decayed_and_not(model.parameters(), self.weight_decay)
-        return Stepper(torch.optim.AdamW(groups, self.rate, (self.beta1, self.beta2), self.epsilon))
+    def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(groups, self.rate, (self.beta1, self.beta2), self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,8 @@ class SGD(Optimiser):
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def build(self, model: nn.Module) -> Stepper:
-        groups = decayed_and_not(model.parameters(), self.weight_decay)
-        return Stepper(torch.optim.SGD(groups, self.rate, self.momentum))
+    def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, self.rate, self.momentum)
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ class Trainer:
         self.stepper, self.schedule = optimiser.build(model), schedule
         self.checkpoints = Checkpoints(folder / "checkpoints", run.keep)
         self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
+        self.saved = -1  # the last step of which a checkpoint was written
         self.state: State | None = None
         self.since = Interval()
 
@@ -99,10 +100,11 @@ class Trainer:
             raise Diverged(self.explain("the gradient" if math.isfinite(nats) else "the loss"))
         self.stepper.step(self.schedule.share(self.step, self.run.steps))
         self.step += 1
-        self.tokens += batch.count()
+        count = batch.count()
+        self.tokens += count
         seconds = time.perf_counter() - start
         self.seconds += seconds
-        self.since.add(nats, norm, batch.count(), seconds)
+        self.since.add(nats, norm, count, seconds)
 
     def backward(self, batch: Batch, state: State | None) -> tuple[float, float]:
         """Gradients of the mean over the whole batch, however many pieces it is cut into; nats, and their norm."""
@@ -139,10 +141,13 @@ class Trainer:
                 self.checkpoints.mark_best(self.step, nats)
 
     def save(self) -> None:
+        if self.saved == self.step:
+            return
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
             raise Diverged(self.explain("the weights"))
         self.checkpoints.save(self.step, self.model, self.snapshot())
         self.checkpoints.prune()
+        self.saved = self.step
 
     def snapshot(self) -> dict[str, Any]:
         return {

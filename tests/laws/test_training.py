@@ -173,6 +173,18 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
         checkpoints.find("step-00000009")
 
 
+def test_every_checkpoint_is_written_once(recipe, tmp_path, monkeypatch):
+    written, save = [], Checkpoints.save
+
+    def watched(self, step, model, training):
+        written.append(step)
+        return save(self, step, model, training)
+
+    monkeypatch.setattr(Checkpoints, "save", watched)
+    train(replace(recipe, run=replace(recipe.run, validate_every=1, save_every=1)), tmp_path / "run", quiet())
+    assert written == list(range(8))
+
+
 def test_the_best_checkpoint_is_the_one_that_scored_lowest(recipe, tmp_path):
     run = train(recipe, tmp_path / "run", quiet())
     valid = [record for record in metrics(run) if record["event"] == "valid"]
