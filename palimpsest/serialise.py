@@ -1,8 +1,8 @@
 """Specs to JSON and back: `{"part": "Delta", "beta": 0.5}`.
 
 The name of the class is looked up among the subclasses of the field's type when it is needed, so that parts
-defined later, or by a user, are found. A part from outside this package is named with its module, which is
-imported if need be: `{"part": "my_parts:Gaussian"}`.
+defined later, or by a user, are found. A part from outside this package, or from its legacy room, is named with its
+module, which is imported if need be: `{"part": "my_parts:Gaussian"}`.
 """
 
 from importlib import import_module
@@ -76,8 +76,9 @@ def structure(made: Converter, data: Any, kind: type[Spec]) -> Spec:
 
 
 def part_name(kind: type[Spec]) -> str:
-    ours = kind.__module__.split(".")[0] == __name__.split(".")[0]
-    return kind.__name__ if ours else f"{kind.__module__}:{kind.__name__}"
+    package, *rooms = kind.__module__.split(".")
+    known = package == __name__.split(".")[0] and "legacy" not in rooms
+    return kind.__name__ if known else f"{kind.__module__}:{kind.__name__}"
 
 
 def find_part(name: str, kind: type[S]) -> type[S]:

@@ -1,37 +1,60 @@
-"""Spans: how far back attention looks. The cached and the adaptive ones have their place here too."""
+"""Spans: how far back attention looks, and what it keeps for the next segment.
+
+Some keep keys and values, and look back on them as they were. The others keep hidden states, which are projected
+again whenever they are read: the projections learn from them too.
+"""
 
 from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ..errors import UserError
 from ..spec import Spec
 
+BUCKET = 64  # windows of adaptive spans are multiples of it
+
 
 class Span(Spec):
-    def slots(self) -> int:
-        """How many earlier tokens a fresh cache has room for."""
+    keeps_hidden: ClassVar[bool] = False  # hidden states, instead of keys and values
+    segment_invariant: bool  # whether it does not matter how a text is cut into segments
+
+    def build(self, heads: int) -> "SpanModule":
         raise NotImplementedError
 
-    def allows(self, distances: Tensor) -> Tensor:
-        """Which distances, query place minus key place, may be seen; the future lies at negative ones."""
-        return distances >= 0
 
-    def covers(self, length: int) -> bool:
-        """Whether every earlier token of a fresh segment of this length may be seen."""
-        return True
+class HeadGroup(NamedTuple):
+    """Heads that look equally far back."""
 
-    def trim(self, cache: Tensor) -> Tensor:
-        """What has to be kept of a cache `b s …` for the next segment."""
-        return cache
+    heads: slice | list[int]
+    reach: int | None  # tokens seen, the present one included; None: all
+
+
+class SpanModule(nn.Module):
+    slots: int | None  # tokens kept for the next segment; None: all
+
+    def groups(self) -> list[HeadGroup]:
+        return [HeadGroup(slice(None), None)]
+
+    def mask(self, heads: slice | list[int], distances: int) -> Tensor | None:
+        """The share `h r` of each distance 0 … `distances` − 1; None: the whole."""
+        return None
+
+    def kept(self, length: int, seen: Tensor) -> int:
+        """How many tokens of a segment of this length are kept, when `seen` `b` were read before it."""
+        return length
 
 
 @dataclass(frozen=True)
 class Unlimited(Span):
     """All that came before; the cache grows with the text."""
 
-    def slots(self) -> int:
-        return 0
+    segment_invariant = True
+
+    def build(self, heads: int) -> "Window":
+        return Window(None)
 
 
 @dataclass(frozen=True)
@@ -39,19 +62,139 @@ class Fixed(Span):
     """The last `length` tokens, the present one included; the cache has that size and no more."""
 
     length: int = 256
+    segment_invariant = True
 
     def __post_init__(self):
         if self.length < 1:
             raise UserError(f"a span covers at least the present token; found a length of {self.length}")
 
+    def build(self, heads: int) -> "Window":
+        return Window(self.length)
+
+
+class Window(SpanModule):
+    def __init__(self, reach: int | None):
+        super().__init__()
+        self.reach = reach
+        self.slots = None if reach is None else reach - 1
+
+    def groups(self) -> list[HeadGroup]:
+        return [HeadGroup(slice(None), self.reach)]
+
+
+@dataclass(frozen=True)
+class SegmentCache(Span):
+    """Transformer-XL's: the segment so far and the last `memory` hidden states before it.
+
+    That window grows along the segment; with `same_length` it is the last `memory` tokens, the present one included,
+    at every place.
+    """
+
+    memory: int = 256
+    same_length: bool = False
+    extra: int = 0  # tokens at the end of a segment that the next one reads again, so that they are not kept
+    keeps_hidden = True
+
+    def __post_init__(self):
+        if self.memory < 0 or self.extra < 0:
+            raise UserError(f"memory and extra are counts of tokens; found {self.memory} and {self.extra}")
+        if self.same_length and not self.memory:
+            raise UserError("same_length with a memory of 0 would see nothing at all: give a memory, or let it grow")
+
+    @property
+    def segment_invariant(self) -> bool:
+        return self.same_length
+
+    def build(self, heads: int) -> "CachedSegments":
+        return CachedSegments(self)
+
+
+class CachedSegments(SpanModule):
+    def __init__(self, spec: SegmentCache):
+        super().__init__()
+        self.spec, self.slots = spec, spec.memory
+
+    def groups(self) -> list[HeadGroup]:
+        return [HeadGroup(slice(None), self.spec.memory if self.spec.same_length else None)]
+
+    def kept(self, length: int, seen: Tensor) -> int:
+        return max(0, length - self.spec.extra)
+
+
+@dataclass(frozen=True)
+class Adaptive(Span):
+    """Every head learns how far it looks back: at most `limit` tokens, fading out over the last `ramp` of them."""
+
+    limit: int = 1024
+    ramp: int = 32
+    initial: float = 0.0  # span at the start, as a share of the limit
+    penalty: float = 2e-6  # added to the loss for each token of the mean span
+    keeps_hidden = True
+    segment_invariant = True
+
+    def __post_init__(self):
+        if self.limit < 1 or self.ramp < 1 or not 0 <= self.initial <= 1:
+            raise UserError(
+                f"an adaptive span has a limit and a ramp of at least 1 and starts between 0 and 1 of the limit; "
+                f"found {self.limit}, {self.ramp} and {self.initial}"
+            )
+
+    def build(self, heads: int) -> "AdaptiveSpans":
+        return AdaptiveSpans(self, heads)
+
+
+class AdaptiveSpans(SpanModule):
+    """Windows are whole numbers, read off the device after a step and not within one."""
+
+    def __init__(self, spec: Adaptive, heads: int):
+        super().__init__()
+        self.spec = spec
+        self.ratio = nn.Parameter(torch.full((heads,), spec.initial))
+        self.windows: list[int] = []
+        self.made_of: tuple[int, int] | None = None  # the storage and version of `ratio` that the windows fit
+
+    def initialise(self, generator: torch.Generator) -> None:
+        nn.init.constant_(self.ratio, self.spec.initial)
+
+    def mask(self, heads: slice | list[int], distances: int) -> Tensor:
+        away = torch.arange(distances, device=self.ratio.device)
+        span = self.ratio[heads, None].clamp(0, 1) * self.spec.limit
+        return ((span - away) / self.spec.ramp + 1).clamp(0, 1)
+
+    def groups(self) -> list[HeadGroup]:
+        self.refresh()
+        heads = {window: [h for h, w in enumerate(self.windows) if w == window] for window in sorted(set(self.windows))}
+        if len(heads) == 1:
+            return [HeadGroup(slice(None), self.windows[0])]
+        return [HeadGroup(members, window) for window, members in heads.items()]
+
+    @property
     def slots(self) -> int:
-        return self.length - 1
+        """What the widest head sees before the present, and a bucket more, for it may grow."""
+        self.refresh()
+        return min(self.spec.limit, max(self.windows) + BUCKET) - 1
 
-    def covers(self, length: int) -> bool:
-        return length <= self.length
+    def refresh(self) -> None:
+        now = self.ratio.data_ptr(), self.ratio._version
+        if self.made_of != now:
+            self.windows = [min(self.spec.limit, BUCKET * ceil(span / BUCKET)) for span in self.spans()]
+            self.made_of = now
 
-    def allows(self, distances: Tensor) -> Tensor:
-        return (distances >= 0) & (distances < self.length)
+    def spans(self) -> list[int]:
+        """How many tokens each head sees, with the ramp."""
+        if self.ratio.is_meta:  # a model that is only measured has no numbers yet
+            ratios = [self.spec.initial] * len(self.ratio)
+        else:
+            ratios = self.ratio.detach().clamp(0, 1).tolist()
+        return [min(self.spec.limit, ceil(ratio * self.spec.limit) + self.spec.ramp) for ratio in ratios]
 
-    def trim(self, cache: Tensor) -> Tensor:
-        return cache[:, cache.shape[1] - self.slots() :]
+    def penalty(self) -> Tensor:
+        return self.spec.penalty * self.spec.limit * self.ratio.mean()
+
+    def after_step(self) -> None:
+        with torch.no_grad():
+            self.ratio.clamp_(0, 1)
+        self.refresh()
+
+    def gauges(self) -> dict[str, list[float]]:
+        return {"span": [float(span) for span in self.spans()]}

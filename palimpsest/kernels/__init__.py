@@ -1,6 +1,18 @@
-"""Arithmetic without parameters. One door: memory_scan, one recurrence with several forms and one answer."""
+"""Arithmetic without parameters. Two doors, memory_scan and relative_attention: several forms each, and one answer."""
 
 from ..gates import Gates
+from ..relative import Relative
+from .attention import ATTENTION_BACKENDS, relative_attention
 from .scan import BACKENDS, BackendRefused, choose_backend, memory_dtype, memory_scan
 
-__all__ = ["BACKENDS", "BackendRefused", "Gates", "choose_backend", "memory_dtype", "memory_scan"]
+__all__ = [
+    "ATTENTION_BACKENDS",
+    "BACKENDS",
+    "BackendRefused",
+    "Gates",
+    "Relative",
+    "choose_backend",
+    "memory_dtype",
+    "memory_scan",
+    "relative_attention",
+]

@@ -6,7 +6,7 @@ elsewhere), because a cache of raw hidden states has to be normed together with 
 State goes in by argument and comes out by return; None is the fresh page. A mixer never detaches it.
 The laws, held for every variant in tests/laws:
 
-    split       cutting a segment anywhere and carrying the state changes nothing
+    split       cutting a segment anywhere and carrying the state changes nothing, where `segment_invariant` says so
     causality   the future is not read
     rows        rows of a batch do not mix
 """
@@ -19,6 +19,15 @@ from ..state import State
 
 
 class Mixer(Spec):
+    @property
+    def segment_invariant(self) -> bool:
+        """Whether it does not matter how a text is cut into segments."""
+        return True
+
+    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> "Mixer":
+        """The same mixer, to be used with so long a memory of hidden states; itself where there is no such memory."""
+        return self
+
     def build(self, width: int, norm: nn.Module | None = None) -> "MixerModule":
         raise NotImplementedError
 

@@ -1,14 +1,16 @@
-"""Softmax attention as a mixer: positions × span."""
+"""Softmax attention as a mixer: positions × span × persistent vectors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import linear, pad
 
+from ..attention.persistent import PersistentVectors
 from ..attention.positions import Positions, Rotary
-from ..attention.spans import Span, Unlimited
+from ..attention.spans import Adaptive, HeadGroup, SegmentCache, Span, Unlimited
+from ..kernels import relative_attention
 from .mixer import Mixer, MixerModule, split_width
 
 
@@ -18,14 +20,66 @@ class SoftmaxAttention(Mixer):
 
     positions: Positions = Rotary()
     span: Span = Unlimited()
+    persistent: PersistentVectors | None = None
     heads: int = 4
+    head_width: int | None = None  # None: an equal share of the model's width
     dropout: float = 0.0  # of attention weights
 
+    @property
+    def segment_invariant(self) -> bool:
+        return self.span.segment_invariant
+
+    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Mixer:
+        if isinstance(self.span, Adaptive):
+            return self  # it has learned how much to remember
+        cache = self.span if isinstance(self.span, SegmentCache) else SegmentCache()
+        positions = self.positions if clamp is None else self.positions.clamping(clamp)
+        span = replace(cache, memory=memory, same_length=same_length, extra=extra)
+        return replace(self, positions=positions, span=span)
+
     def build(self, width: int, norm: nn.Module | None = None) -> "SoftmaxAttentionMixer":
-        return SoftmaxAttentionMixer(self, width, norm)
+        return (HiddenCache if self.span.keeps_hidden else KeyCache)(self, width, norm)
 
 
-class AttentionState(NamedTuple):
+class SoftmaxAttentionMixer(MixerModule):
+    def __init__(self, spec: SoftmaxAttention, width: int, norm: nn.Module | None):
+        super().__init__()
+        self.spec = spec
+        self.head_width = spec.head_width or split_width(width, spec.heads)
+        self.norm = norm
+        self.project = nn.Linear(width, 3 * spec.heads * self.head_width, bias=False)
+        self.positions = spec.positions.build(width, spec.heads, self.head_width)
+        self.span = spec.span.build(spec.heads)
+        self.persistent = None if spec.persistent is None else spec.persistent.build(spec.heads, self.head_width)
+        self.out = nn.Linear(spec.heads * self.head_width, width, bias=False)
+
+    def hear(self, x: Tensor, places: Tensor) -> Tensor:
+        """What the projections read of the hidden states at these places."""
+        return self.positions.add(x if self.norm is None else self.norm(x), places)
+
+    def fresh_places(self, batch: int) -> Tensor:
+        return torch.zeros(batch, dtype=torch.long, device=self.out.weight.device)
+
+    def attend(self, group: HeadGroup, queries: Tensor, keys: Tensor, values: Tensor, empty: Tensor | None) -> Tensor:
+        """The reads of a group of heads; queries are those of all heads, keys and values of these alone."""
+        heads, length = group.heads, keys.shape[1]
+        distances = length if group.reach is None else min(group.reach, length)
+        content, relative = self.positions.relate(queries, distances)
+        scale = self.head_width**-0.5
+        return relative_attention(
+            content[:, :, heads] * scale,
+            keys,
+            values,
+            relative=relative and relative.of_heads(heads).times(scale),
+            reach=group.reach,
+            mask=self.span.mask(heads, distances),
+            persistent=None if self.persistent is None else self.persistent(heads),
+            empty=empty,
+            dropout=self.spec.dropout if self.training else 0.0,
+        )
+
+
+class KeyState(NamedTuple):
     """The cache ends at the present; its first slots are empty while fewer tokens than slots were seen."""
 
     keys: Tensor  # b s h k
@@ -33,47 +87,84 @@ class AttentionState(NamedTuple):
     seen: Tensor  # b, tokens read so far
 
 
-class SoftmaxAttentionMixer(MixerModule):
-    def __init__(self, spec: SoftmaxAttention, width: int, norm: nn.Module | None):
-        super().__init__()
-        self.spec = spec
-        self.head_width = split_width(width, spec.heads)
-        spec.positions.check(width, self.head_width)
-        self.norm = norm
-        self.project = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
+class KeyCache(SoftmaxAttentionMixer):
+    """Keeps keys and values."""
 
-    def initial_state(self, batch: int) -> AttentionState:
-        cache = self.out.weight.new_zeros(batch, self.spec.span.slots(), self.spec.heads, self.head_width)
-        return AttentionState(cache, cache.clone(), torch.zeros(batch, dtype=torch.long, device=cache.device))
+    def initial_state(self, batch: int) -> KeyState:
+        cache = self.out.weight.new_zeros(batch, self.span.slots or 0, self.spec.heads, self.head_width)
+        return KeyState(cache, cache.clone(), self.fresh_places(batch))
 
-    def forward(self, x: Tensor, state: AttentionState | None = None) -> tuple[Tensor, AttentionState]:
+    def forward(self, x: Tensor, state: KeyState | None = None) -> tuple[Tensor, KeyState]:
         old = self.initial_state(len(x)) if state is None else state
         places = old.seen[:, None] + torch.arange(x.shape[1], device=x.device)
-        x = x if self.norm is None else self.norm(x)
-        x = self.spec.positions.add(x, places)
-        queries, keys, values = self.project(x).unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
-        queries, keys = (self.spec.positions.turn(z, places) for z in (queries, keys))
-
+        projected = self.project(self.hear(x, places))
+        queries, keys, values = projected.unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
+        queries, keys = (self.positions.turn(z, places) for z in (queries, keys))
+        cached = old.keys.shape[1]
         all_keys, all_values = torch.cat([old.keys, keys], dim=1), torch.cat([old.values, values], dim=1)
-        if state is None and self.spec.span.covers(x.shape[1]):
-            reads = self.attend(queries, keys, values, None)
+        (group,) = self.span.groups()
+        if state is None:
+            reads = self.attend(group, queries, keys, values, None)
         else:
-            reads = self.attend(queries, all_keys, all_values, self.visible(places, all_keys.shape[1]))
-        trim = self.spec.span.trim
-        return self.out(reads.flatten(-2)), AttentionState(trim(all_keys), trim(all_values), old.seen + x.shape[1])
+            empty = None if self.span.slots is None else (cached - old.seen).clamp(min=0)
+            reads = self.attend(group, queries, all_keys, all_values, empty)
+        kept = slice(None if self.span.slots is None else all_keys.shape[1] - self.span.slots, None)
+        return self.out(reads.flatten(-2)), KeyState(all_keys[:, kept], all_values[:, kept], old.seen + x.shape[1])
 
-    def visible(self, places: Tensor, slots: int) -> Tensor:
-        """Which of the slots, the last of which holds the last token, each query may see: `b t s`."""
-        key_places = places[:, -1:] + 1 - slots + torch.arange(slots, device=places.device)
-        filled = key_places >= 0
-        return self.spec.span.allows(places[:, :, None] - key_places[:, None]) & filled[:, None]
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
-        reads = scaled_dot_product_attention(
-            *(z.transpose(1, 2) for z in (queries, keys, values)),
-            attn_mask=None if visible is None else visible[:, None],
-            is_causal=visible is None,
-            dropout_p=self.spec.dropout if self.training else 0.0,
-        )
-        return reads.transpose(1, 2)
+class HiddenState(NamedTuple):
+    """The memory ends at the present; its first slots are empty while fewer tokens than slots were kept."""
+
+    hidden: Tensor  # b s d, as they were before the norm
+    seen: Tensor  # b, tokens read so far, but for those that are to be read again
+
+
+class HiddenCache(SoftmaxAttentionMixer):
+    """Keeps hidden states, and projects for each group of heads no more of them than it sees."""
+
+    def initial_state(self, batch: int) -> HiddenState:
+        hidden = self.out.weight.new_zeros(batch, self.span.slots or 0, self.project.in_features)
+        return HiddenState(hidden, self.fresh_places(batch))
+
+    def recall(self, hidden: Tensor, length: int) -> Tensor:
+        """The memory as it is read, and kept, when a segment of this length comes."""
+        return hidden
+
+    def ask(self, x: Tensor, heard: Tensor) -> Tensor:
+        """What queries are made of: the tokens of the segment, bare or as they are heard."""
+        return heard
+
+    def forward(self, x: Tensor, state: HiddenState | None = None) -> tuple[Tensor, HiddenState]:
+        slots, length = self.span.slots or 0, x.shape[1]
+        seen = self.fresh_places(len(x)) if state is None else state.seen
+        hidden = x if state is None else torch.cat([self.recall(state.hidden, length), x], dim=1)
+        cached = hidden.shape[1] - length
+        places = seen[:, None] + torch.arange(-cached, length, device=x.device)
+        heard = self.hear(hidden, places)
+        weights = self.project.weight.unflatten(0, (3, self.spec.heads, self.head_width))
+        queries = linear(self.ask(x, heard[:, cached:]), weights[0].flatten(0, 1)).unflatten(-1, weights.shape[1:3])
+        queries = self.positions.turn(queries, places[:, cached:])
+        groups, reads = self.span.groups(), []
+        for group in groups:
+            beyond = 0 if group.reach is None else max(0, cached + 1 - group.reach)  # slots that no query sees
+            keys, values = (
+                linear(heard[:, beyond:], weights[1:, group.heads].flatten(0, 2))
+                .unflatten(-1, (2, -1, self.head_width))
+                .unbind(2)
+            )
+            keys = self.positions.turn(keys, places[:, beyond:])
+            empty = None if cached == beyond else (cached - seen).clamp(min=0) - beyond
+            reads.append(self.attend(group, queries, keys, values, empty))
+        together = in_order(reads, groups)
+        kept = self.span.kept(length, seen)
+        memory = hidden[:, : cached + kept]
+        memory = pad(memory, (0, 0, slots - memory.shape[1], 0))  # cuts where there is too much
+        return self.out(together.flatten(-2)), HiddenState(memory, seen + kept)
+
+
+def in_order(reads: list[Tensor], groups: list[HeadGroup]) -> Tensor:
+    """The heads of all groups where they belong."""
+    if len(groups) == 1:
+        return reads[0]
+    order = [head for group in groups for head in group.heads]  # pyright: ignore[reportGeneralTypeIssues]
+    return torch.cat(reads, dim=2)[:, :, sorted(range(len(order)), key=order.__getitem__)]

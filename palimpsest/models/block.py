@@ -1,6 +1,6 @@
 """A block: a mixer, then a feed-forward part, each beside the path that skips it. The mixer owns its norm."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -21,6 +21,10 @@ class Block(Spec):
         """The block that stands at this layer, counted from zero."""
         return self
 
+    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> "Block":
+        """The same block, its mixers to be used with so long a memory of hidden states."""
+        raise NotImplementedError
+
     def build(self, width: int) -> "BlockModule":
         raise NotImplementedError
 
@@ -29,8 +33,20 @@ class Block(Spec):
         return nn.Identity()
 
 
+class MixerBlock(Block):
+    """One mixer and at most one feed-forward part."""
+
+    mixer: Mixer
+    feed_forward: FeedForward | None
+    norm: Norm
+    dropout: float
+
+    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Block:
+        return replace(self, mixer=self.mixer.remembering(memory, same_length, clamp, extra))  # pyright: ignore[reportArgumentType]
+
+
 class BlockModule(nn.Module):
-    def __init__(self, spec: "PreNorm | PostNorm", width: int, mixer_norm: nn.Module | None):
+    def __init__(self, spec: MixerBlock, width: int, mixer_norm: nn.Module | None):
         super().__init__()
         self.mixer = spec.mixer.build(width, mixer_norm)
         self.feed_forward = None if spec.feed_forward is None else spec.feed_forward.build(width)
@@ -41,7 +57,7 @@ class BlockModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class PreNorm(Block):
+class PreNorm(MixerBlock):
     """Each part reads a normed copy; what skips it is never normed."""
 
     mixer: Mixer = FastWeight()
@@ -70,7 +86,7 @@ class PreNormBlock(BlockModule):
 
 
 @dataclass(frozen=True)
-class PostNorm(Block):
+class PostNorm(MixerBlock):
     """Each part reads the raw input; the sum with what skips it is normed, as in the first Transformer."""
 
     mixer: Mixer = FastWeight()
@@ -110,3 +126,7 @@ class Hybrid(Block):
 
     def at(self, layer: int) -> Block:
         return (self.usual if (layer + 1) % self.every else self.other).at(layer)
+
+    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Block:
+        usual, other = (block.remembering(memory, same_length, clamp, extra) for block in (self.usual, self.other))
+        return replace(self, usual=usual, other=other)

@@ -1,6 +1,6 @@
 """A language model: embedding, blocks, head. Text goes in as tokens, nats come out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -31,6 +31,13 @@ class LanguageModel(Spec):
         if self.layers < 1:
             raise UserError(f"a model has at least one layer; found {self.layers}")
 
+    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> "LanguageModel":
+        """The same model, to be used with so long a memory of hidden states."""
+        block = self.block.remembering(memory, same_length, clamp, extra)
+        if block == self.block.remembering(memory + 1, same_length, clamp, extra):
+            raise UserError("no part of this model keeps a memory of hidden states whose length could be chosen")
+        return replace(self, block=block, embedding=self.embedding if clamp is None else self.embedding.clamping(clamp))
+
     def build(self, tokens: int, generator: torch.Generator | None = None) -> "LanguageNetwork":
         """`tokens` is the size of the vocabulary."""
         with torch.random.fork_rng(devices=[]):  # modules draw when they are made: nobody else should notice
@@ -48,23 +55,34 @@ class LanguageState(NamedTuple):
 class LanguageNetwork(nn.Module):
     def __init__(self, spec: LanguageModel, tokens: int):
         super().__init__()
-        self.spec = spec
+        self.spec, self.tokens = spec, tokens
         self.embedding = spec.embedding.build(tokens, spec.width)
         stack = [spec.block.at(layer) for layer in range(spec.layers)]
         self.blocks = nn.ModuleList(block.build(spec.width) for block in stack)
+        share_between_layers(self.blocks)
+        self.told_of_passes = [module for module in self.blocks.modules() if hasattr(module, "begin_pass")]
         self.norm = stack[-1].closing_norm(spec.width)
-        self.head = spec.head.build(tokens, spec.width, self.embedding.table)
+        self.head = spec.head.build(tokens, spec.width, self.embedding)
 
     def initial_state(self, batch: int) -> LanguageState:
-        seen = torch.zeros(batch, dtype=torch.long, device=self.embedding.table.weight.device)
+        seen = torch.zeros(batch, dtype=torch.long, device=next(self.parameters()).device)
         return LanguageState(seen, tuple(block.mixer.initial_state(batch) for block in self.stack()))
 
     def stack(self) -> list[BlockModule]:
         return list(self.blocks)  # pyright: ignore[reportReturnType]
 
-    def hidden_matrices(self) -> list[nn.Parameter]:
+    def hidden_matrices(self) -> list[Tensor]:
         """The matrices between embedding and head, for optimisers that treat matrices as such."""
-        return [parameter for parameter in self.blocks.parameters() if parameter.ndim == 2]
+        return [module.weight for module in self.blocks.modules() if isinstance(module, nn.Linear)]
+
+    def remembering(
+        self, memory: int, same_length: bool = False, clamp: int | None = None, extra: int = 0
+    ) -> "LanguageNetwork":
+        """This model, these very weights, with another memory of hidden states."""
+        with torch.device("meta"):
+            other = LanguageNetwork(self.spec.remembering(memory, same_length, clamp, extra), self.tokens)
+        other.load_state_dict(self.state_dict(), assign=True)
+        return other.train(self.training)
 
     def forward(self, batch: Batch, state: LanguageState | None = None) -> tuple[Tensor, LanguageState]:
         """The nats of every target, `b t`, and the state after the last input."""
@@ -80,9 +98,21 @@ class LanguageNetwork(nn.Module):
         seen, states = (None, (None,) * len(self.blocks)) if state is None else state
         start = inputs.new_zeros(len(inputs)) if seen is None else seen
         places = start[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
+        for module in self.told_of_passes:
+            module.begin_pass()  # pyright: ignore[reportCallIssue]
         x = self.embedding(inputs, places)
         after = []
         for block, before in zip(self.stack(), states, strict=True):
             x, now = block(x, before)
             after.append(now)
         return self.norm(x), LanguageState(start + inputs.shape[1], tuple(after))
+
+
+def share_between_layers(blocks: nn.ModuleList) -> None:
+    """Modules that ask for it, by `shared_by_layers`, are one and the same in all layers: the first of their kind."""
+    first: dict[tuple, nn.Module] = {}
+    for parent in list(blocks.modules()):
+        for name, child in parent.named_children():
+            if getattr(child, "shared_by_layers", False):
+                kind = (type(child), *(parameter.shape for parameter in child.parameters()))
+                setattr(parent, name, first.setdefault(kind, child))

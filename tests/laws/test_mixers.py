@@ -9,8 +9,9 @@ import torch
 from closeness import all_close, close, states_close
 from torch import Tensor, nn
 
-from palimpsest.attention.positions import Positions
-from palimpsest.attention.spans import Fixed, Span
+from palimpsest.attention.persistent import PersistentVectors
+from palimpsest.attention.positions import LearnedRelative, NoPositions, Positions, SharedRelative, SinusoidalRelative
+from palimpsest.attention.spans import Adaptive, Fixed, SegmentCache, Span
 from palimpsest.kernels import BACKENDS, memory_scan
 from palimpsest.memory.convolutions import Convolution, ShortConvolution
 from palimpsest.memory.feature_maps import DPFP, FeatureMap
@@ -48,19 +49,37 @@ FAST_WEIGHTS += [
     FastWeight(update_rule=rule, read_out=read_out, heads=HEADS, convolution=convolution)
     for (rule, read_out), convolution in product([(Delta(), Plain()), (NormalisedDelta(), Normalised())], CONVOLUTIONS)
 ]
+SPANS = [Fixed(2), Fixed(3), SegmentCache(0), SegmentCache(3, same_length=True), Adaptive(limit=5, ramp=2, initial=0.3)]
+PERSISTENT = [PersistentVectors(3)]
 ATTENTIONS = [SoftmaxAttention(*parts, heads=HEADS) for parts in every(Positions, Span)]
-ATTENTIONS += [SoftmaxAttention(*parts, Fixed(length), heads=HEADS) for parts in every(Positions) for length in (1, 3)]
+ATTENTIONS += [SoftmaxAttention(*parts, span, heads=HEADS) for parts in every(Positions) for span in SPANS]
+ATTENTIONS += [
+    SoftmaxAttention(SharedRelative(4), span, vectors, heads=HEADS, head_width=3)
+    for span, vectors in product([*(variant() for variant in Span.variants()), *SPANS], [None, *PERSISTENT])
+]
+ATTENTIONS += [
+    SoftmaxAttention(NoPositions(), Fixed(1), heads=HEADS),
+    SoftmaxAttention(LearnedRelative(3, clamp=2), heads=HEADS),
+]
+ATTENTIONS += [SoftmaxAttention(SinusoidalRelative(clamp=2), heads=HEADS)]
 OTHERS = [variant() for variant in Mixer.variants() if variant not in (FastWeight, SoftmaxAttention)]
 
 every_mixer = pytest.mark.parametrize("spec", [*FAST_WEIGHTS, *ATTENTIONS, *OTHERS], ids=sentence)
+INVARIANT = [spec for spec in (*FAST_WEIGHTS, *ATTENTIONS, *OTHERS) if spec.segment_invariant]
+every_invariant_mixer = pytest.mark.parametrize("spec", INVARIANT, ids=sentence)
 every_fast_weight = pytest.mark.parametrize("spec", FAST_WEIGHTS, ids=sentence)
 
 
 def built(spec: Mixer, norm: nn.Module | None = None) -> MixerModule:
-    """With weights large enough to leave the neighbourhood of zero, where maps and gates are nearly straight."""
+    """With weights large enough to leave the neighbourhood of zero, where maps and gates are nearly straight.
+
+    What is put right after each step, as spans are, has a range to stay in and keeps the value it starts from.
+    """
     mixer = spec.build(WIDTH, norm)
+    bounded = {id(kept) for module in mixer.modules() if hasattr(module, "after_step") for kept in module.parameters()}
     for parameter in mixer.parameters():
-        nn.init.normal_(parameter, std=0.5)
+        if id(parameter) not in bounded:
+            nn.init.normal_(parameter, std=0.5)
     return mixer
 
 
@@ -82,7 +101,7 @@ def in_two(mixer: MixerModule, x: Tensor, cut: int) -> tuple[Tensor, State]:
     return torch.cat([early, late], dim=1), state
 
 
-@every_mixer
+@every_invariant_mixer
 def test_cutting_a_segment_anywhere_changes_nothing(spec):
     mixer, x = built(spec), torch.randn(2, LENGTH, WIDTH)
     whole = outcome(mixer, x)
@@ -90,7 +109,7 @@ def test_cutting_a_segment_anywhere_changes_nothing(spec):
         all_close(outcome(mixer, x, cut), whole)
 
 
-@every_mixer
+@every_invariant_mixer
 def test_token_by_token_is_one_segment(spec):
     mixer, x = built(spec), torch.randn(2, LENGTH, WIDTH)
     expected, expected_state = mixer(x)

@@ -1,0 +1,97 @@
+"""The door to relative attention.
+
+score  = query · key + place query · table[δ] + bias[δ]        δ: how many tokens the key lies before the query
+weight = mask[δ] · exp(score) / the sum of that over all keys seen, those that belong to no token included
+read   = Σ weight · value
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ..axes import check_axes
+from ..relative import Relative
+from . import attention_blocked, attention_plain, attention_reference
+from .scan import BackendRefused
+
+ATTENTION_BACKENDS: dict[str, Callable[..., Tensor]] = {
+    "reference": attention_reference.attend,
+    "blocked": attention_blocked.attend,
+    "plain": attention_plain.attend,
+}
+
+
+def relative_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    relative: Relative | None = None,
+    reach: int | None = None,
+    mask: Tensor | None = None,
+    persistent: tuple[Tensor, Tensor] | None = None,
+    empty: Tensor | None = None,
+    dropout: float = 0.0,
+    backend: str | None = None,
+    block: int | None = None,
+) -> Tensor:
+    """queries `b t h k`, keys `b s h k`, values `b s h v` -> reads `b t h v`; the last t keys are the queries' own.
+
+    A query sees its own token and those before it, `reach` in all (None: every one), each weighted by the
+    `mask` `h r` of its distance, and the `persistent` keys and values `h p k`, `h p v`; of the keys of row b, the
+    first `empty[b]` hold nothing. Tables and mask have a row for every distance that is seen.
+    """
+    sizes = check(queries, keys, values, relative, reach, mask, persistent, empty)
+    plain = relative is None and mask is None and persistent is None
+    backend = choose_backend(plain) if backend is None else backend
+    if backend not in ATTENTION_BACKENDS:
+        raise BackendRefused(f"there is no backend {backend!r}; there are {', '.join(ATTENTION_BACKENDS)}")
+    if backend == "plain" and not plain:
+        raise BackendRefused("the plain backend knows products of queries and keys only: no tables, masks or vectors")
+    if block is not None and (backend != "blocked" or block < 1):
+        raise BackendRefused(f"a block is a number of queries for the blocked backend; found {block} for {backend!r}")
+    seen = sizes["s"] if reach is None else min(reach, sizes["s"])
+    options = {} if block is None else {"block": block}
+    terms = (relative and relative.within(seen), mask if mask is None else mask[:, :seen], persistent)
+    return ATTENTION_BACKENDS[backend](queries, keys, values, seen, *terms, empty, dropout, **options)
+
+
+def choose_backend(plain: bool) -> str:
+    return "plain" if plain else "blocked"
+
+
+def check(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    relative: Relative | None,
+    reach: int | None,
+    mask: Tensor | None,
+    persistent: tuple[Tensor, Tensor] | None,
+    empty: Tensor | None,
+) -> dict[str, int]:
+    place_queries, table, bias = (None, None, None) if relative is None else relative
+    vectors = (None, None) if persistent is None else persistent
+    sizes = check_axes(
+        queries=(queries, "b t h k"),
+        keys=(keys, "b s h k"),
+        values=(values, "b s h v"),
+        place_queries=(place_queries, "b t h k"),
+        table=(table, "r h k"),
+        bias=(bias, "r h"),
+        mask=(mask, "h m"),
+        persistent_keys=(vectors[0], "h p k"),
+        persistent_values=(vectors[1], "h p v"),
+        empty=(empty, "b"),
+    )
+    if 0 in (sizes[axis] for axis in "bthkv"):
+        raise ValueError(f"nothing to attend with: queries {tuple(queries.shape)}, values {tuple(values.shape)}")
+    if sizes["s"] < sizes["t"]:
+        raise ValueError(f"the last {sizes['t']} keys are the queries' own, but there are {sizes['s']} in all")
+    if reach is not None and reach < 1:
+        raise ValueError(f"a query sees at least its own token; found a reach of {reach}")
+    seen = sizes["s"] if reach is None else min(reach, sizes["s"])
+    for name, rows in {"table": sizes.get("r"), "mask": sizes.get("m")}.items():
+        if rows is not None and rows < seen:
+            raise ValueError(f"{seen} distances are seen, but the {name} knows {rows}")
+    return sizes

@@ -1,0 +1,25 @@
+"""What attention may add to the product of a query and a key: a word on how far apart they are."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Relative(NamedTuple):
+    """Row δ of the tables speaks of the key δ tokens before the query: score += query · table[δ] + bias[δ]."""
+
+    queries: Tensor  # b t h k
+    table: Tensor  # r h k
+    bias: Tensor | None = None  # r h
+
+    def times(self, scale: float) -> "Relative":
+        """All scores multiplied."""
+        return Relative(self.queries * scale, self.table, None if self.bias is None else self.bias * scale)
+
+    def of_heads(self, heads: slice | list[int]) -> "Relative":
+        bias = None if self.bias is None else self.bias[:, heads]
+        return Relative(self.queries[:, :, heads], self.table[:, heads], bias)
+
+    def within(self, distances: int) -> "Relative":
+        """The same for the nearest `distances` keys only."""
+        return self._replace(table=self.table[:distances], bias=None if self.bias is None else self.bias[:distances])
