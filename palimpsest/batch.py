@@ -16,11 +16,19 @@ class Batch(NamedTuple):
     mask: Tensor | None = None  # b t, true where the target counts
 
     @classmethod
-    def cut(cls, ids: np.ndarray, starts: Sequence[int] | np.ndarray, length: int) -> "Batch":
-        """`length` tokens of a text from each of the starts on, and the tokens that follow them."""
-        windows = np.asarray(ids)[np.asarray(starts)[:, None] + np.arange(length + 1)]
-        tokens = torch.from_numpy(windows.astype(np.int64))
-        return cls(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    def cut(cls, ids: np.ndarray, starts: Sequence[int] | np.ndarray, length: int, extra: int = 0) -> "Batch":
+        """`length` tokens of a text from each of the starts on, and the tokens that follow them.
+
+        The `extra` tokens before are inputs too, whose targets do not count.
+        """
+        return cls.at(ids, np.asarray(starts)[:, None] + np.arange(-extra, length), extra)
+
+    @classmethod
+    def at(cls, ids: np.ndarray, places: np.ndarray, extra: int = 0) -> "Batch":
+        """The tokens at the given places, `b t`; the first `extra` of each row do not count."""
+        ids = np.asarray(ids)
+        inputs, targets = (torch.from_numpy(ids[where].astype(np.int64)) for where in (places, places + 1))
+        return cls(inputs, targets, (torch.arange(inputs.shape[1]) >= extra).expand_as(inputs) if extra else None)
 
     def count(self) -> int:
         """How many targets count."""

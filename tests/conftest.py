@@ -6,12 +6,18 @@ import pytest
 import torch
 from hypothesis import settings
 
+import palimpsest.legacy  # the laws hold for its parts too
+
 HERE = Path(__file__).parent
 EXACT = (HERE / "laws", HERE / "papers")
 
 torch.set_num_threads(1)
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--golden", type=Path, default=HERE / "golden" / "cases", help="a folder of golden cases")
 
 
 @pytest.fixture(scope="session", autouse=True)

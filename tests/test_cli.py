@@ -76,12 +76,47 @@ def test_evaluate_prints_the_number_of_the_run(run, capsys):
     assert f"{score['nats_per_token']:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("protocol", ["segments", "sliding-window", "carried-state"])
+@pytest.mark.parametrize("protocol", ["segments", "sliding-window", "carried-state", "lmtool-sliding-window"])
 def test_evaluate_knows_every_protocol_and_split(run, capsys, protocol):
     say("evaluate", run, "--protocol", protocol, "--context", 8, "--split", "all", "--json")
     valid, test = json.loads(capsys.readouterr().out)
     assert (valid["split"], test["split"]) == ("valid", "test")
-    assert valid["protocol"]["part"].lower() == protocol.replace("-", "")
+    assert valid["protocol"]["part"].rpartition(":")[-1].lower() == protocol.replace("-", "")
+    assert 8 in valid["protocol"].values()
+
+
+def test_the_fields_of_a_protocol_are_flags_and_several_values_make_a_table(run, capsys):
+    say("evaluate", run, "--protocol", "carried-state", "--segment", 8, "--rows", 1, 2, 4, "--json")
+    scores = json.loads(capsys.readouterr().out)
+    assert [score["protocol"] for score in scores] == [
+        {"part": "CarriedState", "segment": 8, "rows": rows} for rows in (1, 2, 4)
+    ]
+    say("evaluate", run, "--protocol", "CarriedState", "--segment", 8, "--rows", 1, 2, 4)
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["split", "rows", "targets"]
+    for line, score in zip(lines, scores, strict=True):
+        assert line.split()[1] == str(score["protocol"]["rows"])
+        assert f"{score['nats_per_token']:.4f}" in line
+    say("evaluate", "--length", 8, 16, run, "--json")  # of the recipe's own protocol
+    assert [score["protocol"]["length"] for score in json.loads(capsys.readouterr().out)] == [8, 16]
+
+
+def test_a_text_of_which_a_protocol_scores_less_is_that_much_shorter(run, capsys):
+    say("evaluate", run, "--protocol", "adaptive-span-blocks", "--segment", 7, "--rows", 4, "--json")
+    score = json.loads(capsys.readouterr().out)
+    assert score["characters"] == score["bytes"] == score["tokens"]
+
+
+def test_the_memory_is_chosen_at_evaluation(tmp_path, capsys):
+    (tmp_path / "novel.txt").write_text(TEXT)
+    model = "--mixer SoftmaxAttention --model.block.mixer.positions SinusoidalRelative --span SegmentCache --memory 16"
+    say("train", tmp_path / "novel.txt", "--folder", tmp_path / "run", *model.split(), *SMALL.split())
+    flags = "--protocol cached-memory --segment 16 --memory 0 8 64 --clamp 400 --rows 8 --json"
+    capsys.readouterr()
+    say("evaluate", tmp_path / "run", *flags.split())
+    scores = json.loads(capsys.readouterr().out)
+    assert [score["protocol"]["memory"] for score in scores] == [0, 8, 64]
+    assert len({score["nats"] for score in scores}) == 3
 
 
 def test_another_text_can_be_scored_if_the_vocabulary_knows_it(run, capsys, tmp_path):
@@ -90,6 +125,23 @@ def test_another_text_can_be_scored_if_the_vocabulary_knows_it(run, capsys, tmp_
     assert json.loads(capsys.readouterr().out)["tokens"] == 199
     (tmp_path / "greek.txt").write_text("μῆνιν ἄειδε θεὰ")
     assert "the vocabulary has no 'μ'" in complaint(capsys, "evaluate", run, "--text", tmp_path / "greek.txt")
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        ("--protocol cached-memry", "did you mean CachedMemory?"),
+        ("--protocol carried-state --segmnt 8", "did you mean --segment?"),
+        ("--splt test", "did you mean --split?"),
+        ("--protocol carried-state --rows 0", "rows is at least 1; found 0"),
+        ("--protocol carried-state --rows many", "--rows"),
+        ("--protocol sliding-window --context 8 --stride 9", "a stride lies between 1 and the context of 8"),
+        ("--protocol cached-memory", "memory"),
+        ("--protocol adaptive-span-blocks --rows 1000", "ask for fewer rows"),
+    ],
+)
+def test_a_protocol_that_cannot_be_had_is_refused(run, capsys, flags, words):
+    assert words in complaint(capsys, "evaluate", run, *flags.split())
 
 
 def test_generate_goes_on_from_the_prompt(run, capsys, tmp_path, monkeypatch):

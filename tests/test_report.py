@@ -8,8 +8,8 @@ import pytest
 
 from palimpsest.errors import UserError
 from palimpsest.report import RunRecord, draw_curves, read_run, write_report
-from palimpsest.report.curves import Scale, smooth, thin
-from palimpsest.report.sentences import duration, sentence, short
+from palimpsest.report.curves import LogScale, Scale, fitting_scale, head_points, smooth, thin
+from palimpsest.report.sentences import duration, reading, sentence, short
 
 PNG = b"\x89PNG\r\n\x1a\n"
 MIXER = {"part": "FastWeight", "feature_map": {"part": "DPFP", "nu": 3}, "rule": {"part": "Delta", "beta": 0.5}}
@@ -49,6 +49,7 @@ EVALUATION = {
         {"from": 2, "to": 256, "tokens": 110_667, "nats_per_token": 1.71},
     ],
 }
+SPANS = [[32.0, 33.0], [40.0, 2048.0, 512.5], [64.0]]  # of the heads of three layers, at the end
 SAMPLE = "ROMEO:\nO <b>brave</b> & new\n</pre><script>alert('world')</script>"
 
 
@@ -65,6 +66,25 @@ def run(begun):
     (begun / "evaluation.json").write_text(json.dumps(EVALUATION), "utf-8")
     (begun / "samples.txt").write_text(SAMPLE, "utf-8")
     return begun
+
+
+@pytest.fixture
+def gauged(run):
+    append(run, *(gauges(step, spans_at(step)) for step in range(20, 101, 20)))
+    return run
+
+
+def gauges(step: int, spans: object, **more: object) -> dict:
+    return {"event": "gauges", "step": step, "span": spans, "span_mean": 0.0, "span_max": 0.0, **more}
+
+
+def spans_at(step: int) -> list[list[float]]:
+    return [[32 + (span - 32) * step / 100 for span in layer] for layer in SPANS]
+
+
+def append(folder, *lines: dict) -> None:
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(line)}\n" for line in lines)
 
 
 def write_lines(folder, lines) -> None:
@@ -168,6 +188,103 @@ def test_a_loss_that_is_not_a_number_does_not_spoil_the_curve(begun):
     assert "nan" not in path["d"]
 
 
+def test_every_head_is_a_dot_in_its_layer_and_every_layer_a_row(gauged):
+    reader = read(gauged)
+    dots = [float(dot["cx"].rstrip("%")) for dot in reader.with_class("circle", "head")]
+    assert [int(place * 3 // 100) for place in dots] == [0, 0, 1, 1, 1, 2]
+    assert len(set(dots)) == len(dots)
+    said = [text for text in reader.text if text.startswith("layer ")]
+    assert said[3] == "layer 2, head 2: 2,048"
+    start = reader.text.index("least")
+    assert reader.text[start + 3 :][:12] == [
+        "1",
+        "32",
+        "32.5",
+        "33",
+        "2",
+        "40",
+        "866.8",
+        "2,048",
+        "3",
+        "64",
+        "64",
+        "64",
+    ]
+
+
+def test_dots_are_as_high_as_their_values(gauged):
+    heights = [float(dot["cy"].rstrip("%")) for dot in read(gauged).with_class("circle", "head")]
+    logarithms = [math.log(span) for layer in SPANS for span in layer]
+    slope = (heights[3] - heights[0]) / (logarithms[3] - logarithms[0])
+    assert slope < 0
+    assert heights == [pytest.approx(heights[0] + slope * (one - logarithms[0]), abs=0.02) for one in logarithms]
+
+
+def test_the_mean_and_the_largest_of_a_gauge_are_drawn_against_tokens_seen(gauged):
+    readings = read_run(gauged).gauges["span"]
+    assert [one.tokens for one in readings] == [4096 * step for step in range(20, 101, 20)]
+    assert readings[-1].mean == pytest.approx(2729.5 / 6)
+    assert readings[-1].largest == 2048
+    reader = read(gauged)
+    (path,) = reader.with_class("path", "largest")
+    assert path["d"].count("L") == len(readings) - 1
+    assert len(reader.with_class("span", "largest")) == 1, "named in the legend"
+
+
+def test_a_run_without_gauges_says_nothing_of_them(gauged):
+    assert read(gauged).with_class("section", "gauge")
+    tall = height(gauged / "curves.png")
+    write_lines(gauged, [*TRAIN, *VALID, {"event": "gauges", "step": 100}])
+    without = read(gauged)
+    assert not without.with_class("section", "gauge")
+    assert not without.with_class("circle", "head")
+    assert tall == 2 * height(gauged / "curves.png"), "two panels of loss, and two of the gauge"
+
+
+def height(png) -> int:
+    return int.from_bytes(png.read_bytes()[20:24], "big")
+
+
+def test_any_gauge_has_a_section_of_its_own_name(run):
+    append(run, gauges(100, SPANS, gate_opening=[[0.25]] * 30, **{"<b>$odd^": [[-1.0, 0.0]]}))
+    reader = read(run)
+    assert len(reader.with_class("section", "gauge")) == 3
+    assert {"Span", "Gate opening", "<b>$odd^", "gate opening of each head, by layer, at step 100"} <= set(reader.text)
+    assert "b" not in {tag for tag, _ in reader.found}
+
+
+def test_damaged_readings_are_passed_over(gauged):
+    before = read_run(gauged).gauges
+    damaged = [None, 7.0, [], [[]], [1.0, 2.0], [[1.0], None], [["wide"]], [[math.nan, math.inf]]]
+    append(gauged, *(gauges(100, spans) for spans in damaged), {"event": "gauges", "span": [[9.0]]})
+    with (gauged / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(gauges(120, [[9.0]]))[:30])
+    assert read_run(gauged).gauges == before
+
+
+def test_a_head_that_is_not_a_number_is_no_dot_and_moves_no_other(gauged):
+    append(gauged, gauges(100, [[math.nan, 33.0], [math.inf], [64.0]]))
+    reader = read(gauged)
+    assert [text for text in reader.text if text.startswith("layer ")] == ["layer 1, head 2: 33", "layer 3, head 1: 64"]
+    assert reader.text.count("–") == 3, "a layer of which nothing is known"
+    assert [round(point.place, 2) for point in head_points([[math.nan, 33.0]])] == [0.65]
+
+
+def test_readings_repeated_after_resuming_count_once(gauged):
+    append(gauged, gauges(60, [[5.0]]), gauges(80, [[6.0]]))
+    readings = read_run(gauged).gauges["span"]
+    assert [one.step for one in readings] == [20, 40, 60, 80, 100]
+    assert [one.largest for one in readings[2:]] == [5.0, 6.0, 2048.0]
+
+
+def test_a_reading_without_its_count_of_tokens_still_shows_the_heads(begun):
+    write_lines(begun, [gauges(7, SPANS)])
+    reader = read(begun)
+    assert len(reader.with_class("circle", "head")) == 6
+    assert not reader.with_class("path", "largest")
+    assert (begun / "curves.png").read_bytes().startswith(PNG)
+
+
 def test_text_is_escaped(run):
     hostile = {**RECIPE, "name": "<script>1</script>", "data": {"<i>": '"><img src=x>'}}
     (run / "recipe.json").write_text(json.dumps(hostile), "utf-8")
@@ -178,14 +295,14 @@ def test_text_is_escaped(run):
     assert "<s>&amp;" in reader.text
 
 
-def test_the_page_names_no_other_machine(run):
-    page = write_report(run).read_text("utf-8")
+def test_the_page_names_no_other_machine(gauged):
+    page = write_report(gauged).read_text("utf-8")
     assert not re.search(r"https?:|//|url\(|@import", page.replace("<!doctype html>", ""))
     assert not any("src" in attributes for _, attributes in Reader(page).found)
 
 
-def test_the_page_speaks_to_telephones_and_to_screen_readers(run):
-    found = read(run).found
+def test_the_page_speaks_to_telephones_and_to_screen_readers(gauged):
+    found = read(gauged).found
     assert ("html", {"lang": "en"}) in found
     assert any(attributes.get("name") == "viewport" for _, attributes in found)
     charts = [attributes for tag, attributes in found if tag == "svg" and attributes["class"] == "chart"]
@@ -193,12 +310,12 @@ def test_the_page_speaks_to_telephones_and_to_screen_readers(run):
     assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in charts)
 
 
-def test_writing_twice_gives_the_same_files_and_nothing_else(run):
-    before = {path.name for path in run.iterdir()}
-    first = [write_report(run).read_bytes(), (run / "curves.png").read_bytes()]
-    second = [write_report(run).read_bytes(), (run / "curves.png").read_bytes()]
+def test_writing_twice_gives_the_same_files_and_nothing_else(gauged):
+    before = {path.name for path in gauged.iterdir()}
+    first = [write_report(gauged).read_bytes(), (gauged / "curves.png").read_bytes()]
+    second = [write_report(gauged).read_bytes(), (gauged / "curves.png").read_bytes()]
     assert first == second
-    assert {path.name for path in run.iterdir()} == before | {"report.html", "curves.png"}
+    assert {path.name for path in gauged.iterdir()} == before | {"report.html", "curves.png"}
 
 
 def test_a_folder_without_a_recipe_is_refused(tmp_path):
@@ -237,8 +354,26 @@ def test_a_scale_encloses_its_values(values):
     assert scale.ticks[-1] == pytest.approx(scale.high)
 
 
+@pytest.mark.parametrize("values", [[32.0, 8192.0], [1.0, 1000.0], [0.003, 0.5, 7.0], [2e-5, 9.0]])
+def test_values_far_apart_get_a_scale_of_ratios(values):
+    scale = fitting_scale(values)
+    assert isinstance(scale, LogScale)
+    assert all(0 <= scale.share(value) <= 1 for value in values)
+    assert 3 <= len(scale.ticks) <= 10
+    middle = math.sqrt(scale.low * scale.high)
+    assert scale.share(middle) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("values", [[32.0], [100.0, 300.0], [0.0, 5000.0], [-3.0, 900.0], [1e-12, 1.0]])
+def test_values_near_each_other_or_near_zero_get_a_plain_scale(values):
+    scale = fitting_scale(values)
+    assert isinstance(scale, Scale)
+    assert scale.low <= 0 <= scale.high
+
+
 def test_values_are_spelled_as_people_read_them():
     assert sentence(MIXER) == "FastWeight(feature_map=DPFP(nu=3), rule=Delta(beta=0.5))"
     assert " ".join(short(n) for n in (0, 999, 999_900, 1_310_000)) == "0 999 1\u202fM 1.31\u202fM"
     durations = [duration(seconds) for seconds in (9.41, 725, 3600, 12_000, 187_200)]
     assert durations == ["9.41 s", "12 min 5 s", "1 h", "3 h 20 min", "2 d 4 h"]
+    assert [reading(value) for value in (32.0, 866.8333, 8192.0, 0.25, -1.0)] == ["32", "866.8", "8,192", "0.25", "-1"]

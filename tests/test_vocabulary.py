@@ -10,10 +10,11 @@ from palimpsest.data.vocabulary import Bytes, Characters, SubWords, Vocabulary, 
 from palimpsest.errors import UserError
 
 TRAIN = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 3
-LOSSLESS = [variant for variant in Vocabulary.variants() if variant is not Words]
+OURS = [each for each in Vocabulary.variants() if each.__module__ == Vocabulary.__module__]  # not the legacy ones
+LOSSLESS = [variant for variant in OURS if variant is not Words]
 AWKWARD = ["", "\n", " \n\n  a ", "\r\n\t", "▁ ▁▁\n▁", "naïve 😀\0", "<0x0A><unk> <eos>", "\u2028x\x85", "ﬁ\u0301Å"]
 
-every_vocabulary = pytest.mark.parametrize("vocabulary", Vocabulary.variants())
+every_vocabulary = pytest.mark.parametrize("vocabulary", OURS)
 texts = st.one_of(st.text(), st.sampled_from(AWKWARD), st.text(alphabet="to be\n▁é"))
 relaxed = settings(deadline=None, max_examples=40, derandomize=True)
 

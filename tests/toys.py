@@ -4,15 +4,33 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from palimpsest.experiment import Recipe
+from palimpsest.data.corpora import Corpus, Text, TinyShakespeare
+from palimpsest.data.downloads import cache
+from palimpsest.data.standard import OneBillionWord, Standard
+from palimpsest.experiment import Data, Recipe
+from palimpsest.legacy.vocabularies import TransformerXLWordList
+from palimpsest.spec import Spec
 
 TEXT = "".join(f"line {i % 7} says {'abc'[i % 3]} again and again, and so on.\n" for i in range(300))
+LINES = TEXT.splitlines(keepends=True)
+CORPUS = {  # a folder that every corpus can read, each its own files
+    "train.txt": TEXT,
+    "news.en-00001-of-00100": TEXT,
+    "valid.txt": "".join(LINES[:20]),
+    "test.txt": "".join(LINES[20:40]),
+    OneBillionWord.vocabulary_file: "".join(f"{word} 1\n" for word in ["<S>", "<UNK>", *sorted({*TEXT.split()})]),
+}
 TIMES = ("seconds", "tokens_per_second")
+LARGEST = {
+    "width": 24, "layers": 2, "heads": 4, "head_width": 6, "inner": 32, "count": 8, "divisor": 2,
+    "batch": 2, "rows": 2, "segment": 16, "context": 16, "memory": 8, "clamp": 8, "limit": 128,
+}  # fmt: skip
 
 
 def quiet() -> Console:
@@ -22,9 +40,39 @@ def quiet() -> Console:
 def toy(recipe: Recipe, **run) -> Recipe:
     """The recipe's own parts and choices, with less of everything that takes time."""
     run = {"steps": 2, "log_every": 1, "validate_every": 2, "save_every": 1, "device": "cpu", "threads": 1} | run
-    model = replace(recipe.model, width=24, layers=min(recipe.model.layers, 2))
-    data = replace(recipe.data, batch=2, segment=16)
-    return replace(recipe, data=data, model=model, run=replace(recipe.run, **run))
+    recipe = replace(recipe, data=on_a_tiny_corpus(recipe.data))
+    smaller = {name: smaller_than(getattr(recipe, name)) for name in ("data", "model", "evaluation")}
+    return replace(recipe, **smaller, run=replace(recipe.run, **run))
+
+
+def on_a_tiny_corpus(data: Data) -> Data:
+    """Published corpora, and Shakespeare, give way to a few lines in the same form; a test's own text stays."""
+    folder = cache() / "toy"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in CORPUS.items():
+        (folder / name).write_text(text)
+    if isinstance(data.vocabulary, TransformerXLWordList):
+        data = replace(data, vocabulary=TransformerXLWordList(folder / OneBillionWord.vocabulary_file))
+    return replace(data, corpus=tiny(data.corpus, folder))
+
+
+def tiny(corpus: Corpus, folder: Path) -> Corpus:
+    if isinstance(corpus, TinyShakespeare):
+        return Text(folder)
+    return replace(corpus, path=folder) if isinstance(corpus, Standard) else corpus
+
+
+def smaller_than(spec: Any) -> Any:
+    """The same sentence with smaller numbers."""
+    return replace(spec, **{field.name: smaller(field.name, getattr(spec, field.name)) for field in fields(spec)})
+
+
+def smaller(name: str, value: Any) -> Any:
+    if isinstance(value, Spec):
+        return smaller_than(value)
+    if name == "cutoffs":
+        return tuple(4 * place for place in range(1, len(value) + 1))
+    return min(value, LARGEST[name]) if name in LARGEST and value is not None else value
 
 
 def metrics(folder: Path) -> list[dict]:

@@ -1,7 +1,9 @@
-"""palimpsest evaluate RUN"""
+"""palimpsest evaluate RUN [--protocol NAME] [--FIELD VALUE … of the protocol]"""
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,11 +11,24 @@ import tyro
 
 from ..data.corpora import Text
 from ..data.tokens import Split
-from ..errors import UserError
-from ..evaluation.perplexity import CarriedState, Protocol, Segments, SlidingWindow
+from ..errors import UserError, unknown
+from ..evaluation.perplexity import Protocol, SlidingWindow
 from ..experiment import Trained, load
+from ..legacy import protocols  # noqa: F401 (the originals' are found by name)
+from .ls import shelf
+from .overrides import flags, is_flag, normal, override, split_equals
 
+PROGRAM = "palimpsest evaluate"
+HELP = """usage: palimpsest evaluate RUN [--protocol NAME] [--FIELD VALUE … of the protocol] [options]
+
+  palimpsest evaluate RUN --protocol sliding-window --context 256 --stride 32
+  palimpsest evaluate RUN --protocol cached-memory --segment 64 --memory 0 64 128 256 --rows 8
+
+A field of the protocol that is given several values makes a score for each of them. Protocols, and their fields:
+"""
 ROWS = ("nats_per_token", "perplexity", "bits_per_token", "bits_per_character", "bits_per_byte")
+NUMBER = re.compile(r"-?\d+|none", re.IGNORECASE)
+LENGTHS = ("context", "length", "segment")  # what protocols call the tokens they read in one piece
 
 
 @dataclass(frozen=True)
@@ -24,12 +39,9 @@ class Evaluate:
     """The run's folder."""
     split: Literal["train", "valid", "test", "all"] = "valid"
     """Which part of the corpus; all is valid and test."""
-    protocol: Literal["recipe", "segments", "sliding-window", "carried-state"] = "recipe"
-    """How much context each target is given; by default as the recipe says."""
-    context: int = 256
-    """Length of a segment or of a sliding window."""
-    stride: int = 32
-    """Targets scored by each sliding window."""
+    protocol: str = "recipe"
+    """How much context each target is given: segments, sliding-window, carried-state, cached-memory …, or as the
+    recipe says."""
     text: Path | None = None
     """Another text, scored whole, instead of a split of the run's corpus."""
     checkpoint: str = "best"
@@ -39,27 +51,75 @@ class Evaluate:
     """Print JSON, with the loss by position."""
 
 
+Fields = dict[str, list[str]]  # of a protocol, each with the values it is given; with none where it is true or false
+OWN = {"h", "help", *(field.name for field in fields(Evaluate))} | {"no_json"}
+
+
 def main(arguments: list[str]) -> None:
-    options = tyro.cli(Evaluate, args=arguments, prog="palimpsest evaluate")
+    own, given = divide(arguments)
+    if {"-h", "--help"} & {*own}:
+        print(HELP, *(f"  {name}\n      {line}" for name, line in shelf(Protocol).items()), "", sep="\n")
+    options = tyro.cli(Evaluate, args=own, prog=PROGRAM)
     trained = load(options.run, options.checkpoint, options.device)
-    protocol = choose_protocol(options)
+    chosen = choose_protocols(starting_point(options.protocol, trained), given)
     scores = [
         {"split": split.name, "checkpoint": trained.checkpoint, **trained.evaluate(split, protocol).to_json()}
         for split in choose_splits(trained, options)
+        for protocol in chosen
     ]
     if options.json:
         print(json.dumps(scores[0] if len(scores) == 1 else scores, indent=2))
-    else:
+    elif len(chosen) == 1:
         print("\n\n".join(describe(score) for score in scores))
+    else:
+        print(table(scores))
 
 
-def choose_protocol(options: Evaluate) -> Protocol | None:
-    return {
-        "recipe": None,
-        "segments": Segments(options.context),
-        "sliding-window": SlidingWindow(options.context, min(options.stride, options.context)),
-        "carried-state": CarriedState(),
-    }[options.protocol]
+def divide(arguments: list[str]) -> tuple[list[str], Fields]:
+    """The verb's own arguments, and the flags that are left for the protocol, with the values that follow each."""
+    own, given, values = [], {}, None
+    for piece in [piece for argument in arguments for piece in split_equals(argument)]:
+        if is_flag(piece) and normal(piece) not in OWN:
+            values = given.setdefault(normal(piece), [])
+        elif is_flag(piece) or values is None or not (own or NUMBER.fullmatch(piece)):  # the run may come last
+            own.append(piece)
+            values = None
+        else:
+            values.append(piece)
+    return own, given
+
+
+def starting_point(name: str, trained: Trained) -> Protocol:
+    return trained.recipe.evaluation if name == "recipe" else Protocol.named(name.replace("-", ""))()
+
+
+def choose_protocols(protocol: Protocol, given: Fields) -> list[Protocol]:
+    """One for each combination of the values that are given."""
+    known = [".".join(path) for path in flags(protocol)]
+    given = {resolve(name, known): values for name, values in given.items()}
+    combinations = product(*([(name, value) for value in values or [""]] for name, values in given.items()))
+    return [change(protocol, dict(combination)) for combination in combinations]
+
+
+def resolve(name: str, known: list[str]) -> str:
+    """--context is understood by every protocol."""
+    if name == LENGTHS[0]:
+        name = next((length for length in LENGTHS if length in known), name)
+    if name not in known:
+        raise unknown("flag", spell(name), [spell(other) for other in (*OWN - {"h", "run"}, *known)])
+    return name
+
+
+def change(protocol: Protocol, values: dict[str, str]) -> Protocol:
+    if isinstance(protocol, SlidingWindow) and "stride" not in values and values.get("context", "").isdigit():
+        # a window that is shorter than the stride moves on by its own length
+        values["stride"] = str(min(protocol.stride, int(values["context"])))
+    arguments = [piece for name, value in values.items() for piece in (spell(name), value) if piece]
+    return override(protocol, arguments, PROGRAM)
+
+
+def spell(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def choose_splits(trained: Trained, options: Evaluate) -> list[Split]:
@@ -76,8 +136,22 @@ def choose_splits(trained: Trained, options: Evaluate) -> list[Split]:
 
 def describe(score: dict[str, Any]) -> str:
     protocol = dict(score["protocol"])
-    name = protocol.pop("part")
+    name = protocol.pop("part").rpartition(":")[-1]
     settings = ", ".join(f"{field} {value}" for field, value in protocol.items())
     lines = [f"{score['split']}, {score['checkpoint']}, {name} ({settings}): {score['tokens']:,} targets"]
     lines += [f"  {row.replace('_', ' '):<20}{score[row]:.4f}" for row in ROWS if score[row] is not None]
     return "\n".join(lines)
+
+
+def table(scores: list[dict[str, Any]]) -> str:
+    """One line for each score, with the fields of the protocol in which they differ."""
+    first = scores[0]["protocol"]
+    varied = [name for name in first if any(score["protocol"][name] != first[name] for score in scores)]
+    units = [row for row in ROWS if all(score[row] is not None for score in scores)]
+    lines = [[name.replace("_", " ") for name in ("split", *varied, "targets", *units)]]
+    for score in scores:
+        numbers = [f"{score[unit]:.4f}" for unit in units]
+        settings = [str(score["protocol"][name]) for name in varied]
+        lines.append([score["split"], *settings, f"{score['tokens']:,}", *numbers])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

@@ -1,1 +1,3 @@
-"""From text to batches: vocabularies, corpora, token files and the order in which they are read."""
+"""Data: texts, tokens and the order in which they are read. Imported here, so that corpora are known by name."""
+
+from . import standard

@@ -13,6 +13,7 @@ from ..errors import UserError
 
 EOS, UNK = "<eos>", "<unk>"
 CODE_POINTS = 0x110000
+PASSAGE = 2**24  # bytes
 
 
 class Printer(Protocol):
@@ -55,14 +56,25 @@ class Codec:
         return {"codec": type(self).__name__, **kept}
 
 
-def text_of(raw: bytes) -> str:
+def text_of(raw: bytes, offset: int = 0) -> str:
+    """`offset` says where in the file `raw` begins."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"the text is not UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start:,}. "
+            f"the text is not UTF-8: byte 0x{raw[error.start]:02x} at offset {offset + error.start:,}. "
             "Convert it to UTF-8, or use --vocabulary Bytes"
         ) from None
+
+
+def passages(raw: bytes, size: int = PASSAGE) -> Iterator[str]:
+    """The text in pieces of whole lines, because a large corpus does not fit in memory as text."""
+    start = 0
+    while start < len(raw):
+        newline = raw.find(b"\n", start + size)
+        end = len(raw) if newline < 0 else newline + 1
+        yield text_of(raw[start:end], start)
+        start = end
 
 
 class Utf8Printer:
@@ -175,6 +187,11 @@ class WordCodec(Codec):
     def encode(self, text: str) -> np.ndarray:
         token_of, rare = self._token_of, self._token_of[UNK]
         return np.fromiter((token_of.get(word, rare) for word in words_of(text)), np.int64)
+
+    def encode_bytes(self, raw: bytes) -> np.ndarray:
+        smallest = np.min_scalar_type(self.size - 1)
+        pieces = (self.encode(text).astype(smallest) for text in passages(raw))
+        return np.concatenate([np.zeros(0, smallest), *pieces])
 
     def stream(self) -> WordPrinter:
         return WordPrinter(self.words)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,33 +11,88 @@ from ..errors import UserError
 from ..spec import Spec
 
 
+class Plan(NamedTuple):
+    """What the steps of an epoch read."""
+
+    starts: np.ndarray  # steps batch: the first input of each row whose target counts
+    lengths: np.ndarray  # steps: how many targets of a row count
+    extras: np.ndarray  # steps: how many tokens before the start are read again
+
+    @classmethod
+    def even(cls, starts: np.ndarray, length: int) -> "Plan":
+        """Steps of one length, without extra tokens."""
+        steps = len(starts)
+        return cls(starts, np.full(steps, length), np.zeros(steps, np.int64))
+
+    @classmethod
+    def along(cls, places: np.ndarray, lengths: np.ndarray, rows: np.ndarray, extra: int) -> "Plan":
+        """Rows that begin at `rows` and go forward together; each step is preceded by what its row has read."""
+        return cls(places[:, None] + rows, lengths, np.minimum(extra, places))
+
+
 class Order(Spec):
     continues: ClassVar[bool]  # whether rows ever go on where they ended one batch before
 
-    def spare(self, segment: int) -> int:
-        """How many tokens an epoch needs beyond its inputs."""
+    def fewest(self, batch: int, segment: int) -> int:
+        """How many tokens an epoch needs at least."""
         raise NotImplementedError
 
-    def plan(self, stream: "Stream", epoch: int) -> np.ndarray:
-        """Where each row of each step of an epoch begins to read: [steps, batch]."""
+    def plan(self, stream: "PlannedStream", epoch: int) -> Plan:
         raise NotImplementedError
 
     def build(self, ids: np.ndarray, batch: int, segment: int, seed: int) -> "Stream":
-        return Stream(self, ids, batch, segment, seed)
+        return PlannedStream(self, ids, batch, segment, seed)
 
 
 @dataclass(frozen=True)
 class Contiguous(Order):
     """Each row reads its own part of the text from its beginning to its end, so that state can be carried."""
 
+    extra: int = 0  # tokens before each segment that are read again, and not scored again
     continues = True
 
-    def spare(self, segment: int) -> int:
-        return 1  # the target of the last input
+    def __post_init__(self):
+        if self.extra < 0:
+            raise UserError(f"extra tokens are 0 or more; found {self.extra}")
 
-    def plan(self, stream: "Stream", epoch: int) -> np.ndarray:
-        rows = np.arange(stream.batch) * stream.steps_per_epoch * stream.segment
-        return np.arange(stream.steps_per_epoch)[:, None] * stream.segment + rows
+    def fewest(self, batch: int, segment: int) -> int:
+        return batch * segment + 1  # the target of the last input
+
+    def plan(self, stream: "PlannedStream", epoch: int) -> Plan:
+        steps = (len(stream.ids) - 1) // (stream.batch * stream.segment)
+        rows = np.arange(stream.batch) * steps * stream.segment
+        return Plan.along(np.arange(steps) * stream.segment, np.full(steps, stream.segment), rows, self.extra)
+
+
+@dataclass(frozen=True)
+class RandomLengths(Order):
+    """As Contiguous, in segments of random lengths around the one asked for, others in every epoch."""
+
+    halved: float = 0.05  # how many of the segments are drawn around half the length
+    deviation: float = 5.0  # tokens
+    shortest: int = 5  # but for the last of a row
+    margin: int = 15  # how much longer than asked for a segment may be
+    continues = True
+
+    def __post_init__(self):
+        if self.shortest < 1 or self.margin < 0:
+            raise UserError(f"shortest is 1 or more, margin 0 or more; found {self.shortest} and {self.margin}")
+
+    def fewest(self, batch: int, segment: int) -> int:
+        return batch * segment + 1
+
+    def plan(self, stream: "PlannedStream", epoch: int) -> Plan:
+        row = (len(stream.ids) - 1) // stream.batch
+        ends = np.minimum(self.lengths(stream, epoch, row // self.shortest + 1).cumsum(), row)
+        ends = ends[: np.searchsorted(ends, row) + 1]
+        places = np.concatenate([[0], ends[:-1]])
+        return Plan.along(places, ends - places, np.arange(stream.batch) * row, extra=0)
+
+    def lengths(self, stream: "PlannedStream", epoch: int, count: int) -> np.ndarray:
+        chance = generator(stream.seed, epoch)
+        middle = np.where(chance.random(count) < self.halved, stream.segment / 2, stream.segment)
+        drawn = chance.normal(middle, self.deviation).astype(np.int64)
+        return drawn.clip(self.shortest, max(self.shortest, stream.segment + self.margin))
 
 
 @dataclass(frozen=True)
@@ -46,43 +101,62 @@ class Shuffled(Order):
 
     continues = False
 
-    def spare(self, segment: int) -> int:
-        return segment  # the offset, at most segment - 1, and the target of the last input
+    def fewest(self, batch: int, segment: int) -> int:
+        return batch * segment + segment  # the offset, at most segment - 1, and the target of the last input
 
-    def plan(self, stream: "Stream", epoch: int) -> np.ndarray:
-        chance = np.random.default_rng([stream.seed % 2**64, epoch])  # numpy takes no negative seeds
+    def plan(self, stream: "PlannedStream", epoch: int) -> Plan:
+        chance = generator(stream.seed, epoch)
         offset = chance.integers(stream.segment)
         segments = chance.permutation((len(stream.ids) - 1 - offset) // stream.segment)
-        first = segments[: stream.steps_per_epoch * stream.batch]
-        return offset + stream.segment * first.reshape(stream.steps_per_epoch, stream.batch)
+        steps = (len(stream.ids) - stream.segment) // (stream.batch * stream.segment)
+        first = segments[: steps * stream.batch]
+        return Plan.even(offset + stream.segment * first.reshape(steps, stream.batch), stream.segment)
 
 
 class Stream:
     """Batches without end, epoch after epoch. `position` says which comes next and `seek` goes there."""
 
-    def __init__(self, order: Order, ids: np.ndarray, batch: int, segment: int, seed: int):
-        self.order, self.batch, self.segment, self.seed = order, batch, segment, seed
-        self.ids = np.asarray(ids)  # a plain view: numpy's memmap class is slow to index
-        self.steps_per_epoch = _steps(len(ids), batch, segment, order.spare(segment))
-        self.seek({"epoch": 0, "step": 0})
-
     def next(self) -> tuple[Batch, bool]:
         """The next batch, and whether its rows continue those of the batch before."""
-        starts, continuing = self._plan[self._step], self.order.continues and self._step > 0
+        raise NotImplementedError
+
+    def position(self) -> dict[str, int]:
+        raise NotImplementedError
+
+    def seek(self, position: Mapping[str, int]) -> None:
+        raise NotImplementedError
+
+
+class PlannedStream(Stream):
+    """What an order plans, one epoch at a time."""
+
+    def __init__(self, order: Order, ids: np.ndarray, batch: int, segment: int, seed: int):
+        check_sizes(batch, segment)
+        if len(ids) < (fewest := order.fewest(batch, segment)):
+            raise too_short(len(ids), fewest, batch, segment)
+        self.order, self.batch, self.segment, self.seed = order, batch, segment, seed
+        self.ids = np.asarray(ids)  # a plain view: numpy's memmap class is slow to index
+        self.seek({"epoch": 0, "step": 0})
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Of this epoch; the next one may have another number."""
+        return len(self._plan.lengths)
+
+    def next(self) -> tuple[Batch, bool]:
+        starts, length, extra = (part[self._step] for part in self._plan)
+        continuing = self.order.continues and self._step > 0
         self._advance()
-        return Batch.cut(self.ids, starts, self.segment), continuing
+        return Batch.cut(self.ids, starts, length, extra), continuing
 
     def position(self) -> dict[str, int]:
         return {"epoch": self._epoch, "step": self._step}
 
     def seek(self, position: Mapping[str, int]) -> None:
-        if not 0 <= position["step"] < self.steps_per_epoch:
-            raise UserError(
-                f"step {position['step']:,} is not among the {self.steps_per_epoch:,} steps of an epoch: "
-                "the position comes from another text, --batch or --segment"
-            )
-        self._epoch, self._step = position["epoch"], position["step"]
-        self._plan = self.order.plan(self, self._epoch)
+        plan = self.order.plan(self, position["epoch"])
+        if not 0 <= position["step"] < len(plan.lengths):
+            raise no_such_step(position["step"], len(plan.lengths))
+        self._plan, self._epoch, self._step = plan, position["epoch"], position["step"]
 
     def _advance(self) -> None:
         self._step += 1
@@ -90,13 +164,24 @@ class Stream:
             self.seek({"epoch": self._epoch + 1, "step": 0})
 
 
-def _steps(tokens: int, batch: int, segment: int, spare: int) -> int:
+def generator(seed: int, epoch: int) -> np.random.Generator:
+    return np.random.default_rng([seed % 2**64, epoch])  # numpy takes no negative seeds
+
+
+def check_sizes(batch: int, segment: int) -> None:
     if batch < 1 or segment < 1:
         raise UserError(f"--batch {batch} and --segment {segment} must both be 1 or more")
-    steps = (tokens - spare) // (batch * segment)
-    if steps < 1:
-        raise UserError(
-            f"the text has {tokens:,} tokens, but one batch takes batch * segment + {spare:,} = "
-            f"{batch * segment + spare:,}. Lower --batch ({batch:,}) or --segment ({segment:,})"
-        )
-    return steps
+
+
+def too_short(tokens: int, fewest: int, batch: int, segment: int) -> UserError:
+    return UserError(
+        f"the text has {tokens:,} tokens, but an epoch takes at least {fewest:,}. "
+        f"Lower --batch ({batch:,}) or --segment ({segment:,})"
+    )
+
+
+def no_such_step(step: int, steps: int) -> UserError:
+    return UserError(
+        f"step {step:,} is not among the {steps:,} steps of an epoch: "
+        "the position comes from another text, --batch or --segment"
+    )

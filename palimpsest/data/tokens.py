@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,9 @@ import numpy as np
 
 from ..errors import UserError
 from ..files import write_atomically
+from .codec import passages
 from .corpora import Corpus
+from .downloads import cache
 from .vocabulary import Codec, Vocabulary, codec_from_json
 
 FORMAT = "palimpsest tokens 1"
@@ -69,16 +70,7 @@ def tokenise(
 
 
 def cache_folder() -> Path:
-    chosen = os.environ.get("PALIMPSEST_CACHE")
-    return (Path(chosen).expanduser() if chosen else _user_cache()) / "tokens"
-
-
-def _user_cache() -> Path:
-    try:
-        from platformdirs import user_cache_path
-    except ModuleNotFoundError:
-        raise UserError("finding the cache folder needs platformdirs: pip install it or set PALIMPSEST_CACHE") from None
-    return user_cache_path("palimpsest")
+    return cache() / "tokens"
 
 
 def _learn(corpus: Corpus, vocabulary: Vocabulary, raw: dict[str, bytes]) -> Codec:
@@ -98,13 +90,13 @@ def _dtype(codec: Codec) -> np.dtype:
 
 def _characters(raw: bytes) -> int | None:
     try:
-        return len(raw.decode("utf-8"))
-    except UnicodeDecodeError:
+        return sum(map(len, passages(raw)))
+    except UserError:
         return None
 
 
 def _key(sources: dict[str, str], vocabulary: Vocabulary, codec: Codec | None) -> str:
-    meaning = repr(vocabulary) if codec is None else json.dumps(codec.to_json(), sort_keys=True)
+    meaning = vocabulary.meaning() if codec is None else json.dumps(codec.to_json(), sort_keys=True)
     return _sha256(json.dumps([FORMAT, meaning, sources], sort_keys=True).encode())
 
 

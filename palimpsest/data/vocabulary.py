@@ -11,7 +11,19 @@ import numpy as np
 
 from ..errors import UserError, unknown
 from ..spec import Spec
-from .codec import CODE_POINTS, EOS, UNK, ByteCodec, CharacterCodec, Codec, WordCodec, code_points, text_of, words_of
+from .codec import (
+    CODE_POINTS,
+    EOS,
+    UNK,
+    ByteCodec,
+    CharacterCodec,
+    Codec,
+    WordCodec,
+    code_points,
+    passages,
+    text_of,
+    words_of,
+)
 from .sub_words import SubWordCodec, learn_pieces
 
 
@@ -19,6 +31,10 @@ class Vocabulary(Spec):
     def learn(self, train: bytes, everything: Iterable[bytes]) -> Codec:
         """`everything` is all splits: an alphabet may be closed over them, statistics are taken from `train` alone."""
         raise NotImplementedError
+
+    def meaning(self) -> str:
+        """All that the tokens of a text depend on besides the text."""
+        return repr(self)
 
 
 @dataclass(frozen=True)
@@ -55,7 +71,7 @@ class Words(Vocabulary):
             raise UserError(f"Words(size={self.size}) is too small: {EOS} and {UNK} alone are 2")
 
     def learn(self, train: bytes, everything: Iterable[bytes]) -> WordCodec:
-        counts = Counter(words_of(text_of(train)))
+        counts = count_words(train)
         words = [word for word, count in counts.most_common() if count >= self.minimum_count and word not in (EOS, UNK)]
         kept = set(words[: None if self.size is None else self.size - 2]) | {EOS, UNK}
         for word in list(counts):
@@ -63,6 +79,14 @@ class Words(Vocabulary):
                 counts[UNK] += counts.pop(word)
         counts.update({EOS: 0, UNK: 0})
         return WordCodec([word for word, _ in counts.most_common()])
+
+
+def count_words(raw: bytes) -> Counter[str]:
+    """Words and ends of lines in the order in which they first appear."""
+    counts: Counter[str] = Counter()
+    for text in passages(raw):
+        counts.update(words_of(text))
+    return counts
 
 
 @dataclass(frozen=True)

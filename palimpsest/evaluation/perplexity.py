@@ -6,7 +6,8 @@ it is part of the score, because without it the number means nothing.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +18,31 @@ from ..batch import Batch
 from ..errors import UserError
 from ..serialise import to_json
 from ..spec import Spec
+from ..state import State, rows_of
 
 TOKENS_AT_ONCE = 16384
 
 
+class Reading(NamedTuple):
+    """Targets of the text one after the other: where the first stands, their nats `t`, the context each had."""
+
+    first: int
+    nats: Tensor
+    context: np.ndarray  # t, tokens
+
+
+class Protocol(Spec):
+    def read(self, reader: "Reader") -> Iterator[Reading]:
+        """Every target that counts, once."""
+        raise NotImplementedError
+
+    def unscored(self, tokens: int) -> list[range]:
+        """Which of so many tokens are never targets: of ours the first alone, which nothing foretells."""
+        return [range(1)]
+
+
 class Window(NamedTuple):
-    """Targets start+1 … end of the text, read from a fresh state; the first `skip` of them were scored before."""
+    """Targets start+1 … end of the text, read from a fresh state; the first `skip` of them do not count here."""
 
     start: int
     end: int
@@ -33,32 +53,32 @@ class Window(NamedTuple):
         return self.end - self.start
 
 
-class Protocol(Spec):
+class Windows(Protocol):
+    """Protocols that read windows of the text, each from a fresh state."""
+
     def windows(self, targets: int) -> Iterator[Window]:
-        """Windows of one length, but for the last ones; each target is scored in exactly one."""
+        """Windows of one length, but for a few; each target counts in at most one."""
         raise NotImplementedError
 
-    def score(self, model: nn.Module, ids: np.ndarray, device: torch.device) -> "Tally":
-        tally = Tally()
-        for group in batches(self.windows(len(ids) - 1)):
-            nats, _ = model(Batch.cut(ids, [window.start for window in group], group[0].length).to(device))
-            for row, window in zip(nats.double().cpu(), group, strict=True):
-                tally.add(row[window.skip :], first_place=window.skip)
-        return tally
+    def read(self, reader: "Reader") -> Iterator[Reading]:
+        return reader.windows(self.windows(reader.targets))
 
 
 @dataclass(frozen=True)
-class Segments(Protocol):
+class Segments(Windows):
     """The text is cut into segments; each is read from a fresh state, so early targets have little context."""
 
     length: int = 256
+
+    def __post_init__(self):
+        check_counts(length=self.length)
 
     def windows(self, targets: int) -> Iterator[Window]:
         return (Window(start, min(start + self.length, targets), 0) for start in range(0, targets, self.length))
 
 
 @dataclass(frozen=True)
-class SlidingWindow(Protocol):
+class SlidingWindow(Windows):
     """Every target but the first few is predicted from more than `context − stride` tokens."""
 
     context: int = 256
@@ -76,19 +96,135 @@ class SlidingWindow(Protocol):
             yield Window(end - self.context, end, scored - (end - self.context))
 
 
+class Row(NamedTuple):
+    """Targets start+1 … end of the text, read in segments that hand on their state; those after `warm` count."""
+
+    start: int
+    end: int
+    warm: int
+
+
 @dataclass(frozen=True)
 class CarriedState(Protocol):
-    """The text is read once from end to end, in segments that hand on their state: all context there is."""
+    """The text is read from end to end, in segments that hand on their state: all the context there is."""
 
     segment: int = 512
+    rows: int = 1  # parts of the text read side by side, each from a fresh state
 
-    def score(self, model: nn.Module, ids: np.ndarray, device: torch.device) -> "Tally":
-        tally, state = Tally(), None
-        for start in range(0, len(ids) - 1, self.segment):
-            end = min(start + self.segment, len(ids) - 1)
-            nats, state = model(Batch.cut(ids, [start], end - start).to(device), state)
-            tally.add(nats[0].double().cpu(), first_place=start)
-        return tally
+    def __post_init__(self):
+        check_counts(segment=self.segment, rows=self.rows)
+
+    def read(self, reader: "Reader") -> Iterator[Reading]:
+        return reader.rows(cut_rows(reader.targets, self.segment, self.rows, warm_up=0), self.segment)
+
+
+@dataclass(frozen=True)
+class CachedMemory(Protocol):
+    """The text is read in segments that remember the tokens before them, as many as are asked for here."""
+
+    segment: int = 128
+    memory: int = 640  # tokens before the segment that each layer remembers
+    same_length: bool = False  # each target sees as many tokens as the memory holds
+    clamp: int | None = None  # distances beyond it look like it; None: as the model was built
+    rows: int = 1  # parts of the text read side by side
+    warm_up: bool = True  # each row first reads, unscored, all that a single row would remember there
+
+    def __post_init__(self):
+        check_counts(segment=self.segment, rows=self.rows, clamp=self.clamp)
+        check_counts(0, memory=self.memory)
+
+    def read(self, reader: "Reader") -> Iterator[Reading]:
+        reach = reader.layers * (self.memory + self.segment)
+        rows = cut_rows(reader.targets, self.segment, self.rows, warm_up=reach if self.warm_up else 0)
+        for reading in reader.remembering(self.memory, self.same_length, self.clamp).rows(rows, self.segment):
+            yield reading._replace(context=reading.context.clip(max=reach))
+
+
+def check_counts(least: int = 1, **counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < least:
+            raise UserError(f"{name.replace('_', ' ')} is at least {least}; found {count}")
+
+
+def cut_rows(targets: int, segment: int, rows: int, warm_up: int) -> list[Row]:
+    """Parts of whole segments, as even as can be; before its own a row reads the `warm_up` tokens, or a few more."""
+    segments, before = ceil_div(targets, segment), segment * ceil_div(warm_up, segment)
+    borders = [*(segment * (segments * row // rows) for row in range(rows)), targets]
+    return [Row(max(0, start - before), end, start) for start, end in pairwise(borders) if start < end]
+
+
+def ceil_div(number: int, by: int) -> int:
+    return -(-number // by)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a text with a model, in batches of no more tokens than `tokens_at_once` (but of one row at least)."""
+
+    model: nn.Module
+    ids: np.ndarray
+    device: torch.device
+    tokens_at_once: int
+
+    @property
+    def targets(self) -> int:
+        return len(self.ids) - 1
+
+    @property
+    def layers(self) -> int:
+        return self.model.spec.layers  # pyright: ignore
+
+    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int = 0) -> "Reader":
+        """The same model with another memory."""
+        model = self.model.remembering(memory, same_length, clamp, extra)  # pyright: ignore[reportCallIssue]
+        return replace(self, model=model.eval())
+
+    def windows(self, windows: Iterator[Window]) -> Iterator[Reading]:
+        for group in self.batches(windows):
+            nats, _ = self.call([window.start for window in group], group[0].length)
+            for row, window in zip(nats, group, strict=True):
+                context = np.arange(window.skip + 1, window.length + 1)
+                yield Reading(window.start + 1 + window.skip, row[window.skip :], context)
+
+    def batches(self, windows: Iterator[Window]) -> Iterator[list[Window]]:
+        """Windows of one length together, as many as fit."""
+        group: list[Window] = []
+        for window in windows:
+            full = (len(group) + 1) * window.length > self.tokens_at_once
+            if group and (full or window.length != group[0].length):
+                yield group
+                group = []
+            group.append(window)
+        yield group
+
+    def rows(self, rows: list[Row], segment: int, extra: int = 0) -> Iterator[Reading]:
+        """Rows side by side, as many as fit; each segment reads the `extra` tokens before it once more."""
+        at_once = max(1, self.tokens_at_once // (segment + extra))
+        for first in range(0, len(rows), at_once):
+            yield from self.side_by_side(rows[first : first + at_once], segment, extra)
+
+    def side_by_side(self, rows: list[Row], segment: int, extra: int) -> Iterator[Reading]:
+        """One call for each segment of all rows that have a whole one left; those that end sooner end by themselves."""
+        state, read = None, 0
+        while rows:
+            again, going_on, next_state = min(extra, read), [], None
+            lengths = [min(segment, row.end - row.start - read) for row in rows]
+            for length in sorted({*lengths} - {0}):
+                chosen = [place for place, found in enumerate(lengths) if found == length]
+                group = [rows[place] for place in chosen]
+                before = state if len(group) == len(rows) else rows_of(state, torch.tensor(chosen))
+                nats, after = self.call([row.start + read - again for row in group], again + length, before)
+                for line, row in zip(nats[:, again:], group, strict=True):
+                    skip = min(max(row.warm - row.start - read, 0), length)
+                    context = np.arange(read + skip + 1, read + length + 1)
+                    yield Reading(row.start + read + skip + 1, line[skip:], context)
+                if length == segment:
+                    going_on, next_state = group, after
+            rows, state, read = going_on, next_state, read + segment
+
+    def call(self, starts: list[int], length: int, state: State = None) -> tuple[Tensor, State]:
+        nats, state = self.model(Batch.cut(self.ids, starts, length).to(self.device), state)
+        return nats.double().cpu(), state
 
 
 class Tally:
@@ -98,10 +234,9 @@ class Tally:
         self.nats = np.zeros(64)
         self.tokens = np.zeros(64, dtype=np.int64)
 
-    def add(self, nats: Tensor, first_place: int) -> None:
-        context = np.arange(first_place + 1, first_place + 1 + len(nats))
-        octaves = np.floor(np.log2(context)).astype(int)
-        np.add.at(self.nats, octaves, nats.numpy())
+    def add(self, reading: Reading) -> None:
+        octaves = np.floor(np.log2(reading.context)).astype(int)
+        np.add.at(self.nats, octaves, reading.nats.numpy())
         np.add.at(self.tokens, octaves, 1)
 
     def by_context(self) -> list[dict[str, float]]:
@@ -151,25 +286,16 @@ def evaluate(
     characters: int | None,
     bytes: int,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
+    tokens_at_once: int = TOKENS_AT_ONCE,
 ) -> Score:
-    """Score every target of `ids`; `characters` and `bytes` are the size of the targets as text."""
+    """Score `ids`; `characters` and `bytes` are the size of the targets as text. What is read at once is invisible."""
     if len(ids) < 2:
         raise UserError(f"a text of {len(ids)} tokens has nothing to predict: at least 2 are needed")
     was_training = model.training
     model.eval()
+    tally = Tally()
     with torch.inference_mode():
-        tally = protocol.score(model, ids, device)
+        for reading in protocol.read(Reader(model, ids, device, tokens_at_once)):
+            tally.add(reading)
     model.train(was_training)
     return Score(protocol, float(tally.nats.sum()), int(tally.tokens.sum()), characters, bytes, tally.by_context())
-
-
-def batches(windows: Iterator[Window]) -> Iterator[list[Window]]:
-    """Windows of one length together, as many as fit."""
-    group: list[Window] = []
-    for window in windows:
-        full = (len(group) + 1) * window.length > TOKENS_AT_ONCE
-        if group and (full or window.length != group[0].length):
-            yield group
-            group = []
-        group.append(window)
-    yield group

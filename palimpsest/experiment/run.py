@@ -58,6 +58,8 @@ def resume(folder: Path, console: Console | None = None) -> Path:
     """Go on with a run that was stopped, as if it never had been."""
     console = console or Console(stderr=True)
     recipe = Recipe.read(folder / "recipe.json")
+    if not (folder / "corpus.json").exists():
+        raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {folder}")
     tokens = read_tokens(recipe, folder, console.print)
     if read_json(folder / "corpus.json") != fingerprint(tokens):
         raise UserError(

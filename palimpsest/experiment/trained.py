@@ -56,11 +56,12 @@ class Trained:
         return tokenise(corpus or self.recipe.data.corpus, self.recipe.data.vocabulary, codec=self.codec)
 
     def evaluate(self, split: Split, protocol: Protocol | None = None) -> Score:
-        # the first token is context only: what it spells was not predicted
-        first = self.codec.decode([int(token) for token in split.ids[:1]])
-        characters = None if split.characters is None else split.characters - len(first)
-        size = split.bytes - len(first.encode("utf-8", errors="surrogateescape"))
-        return evaluate(self.model, split.ids, protocol or self.recipe.evaluation, characters, size, self.world.device)
+        protocol = protocol or self.recipe.evaluation
+        # what is context only was not predicted: the score is of the rest of the text
+        missed = [self.codec.decode(split.ids[where.start : where.stop]) for where in protocol.unscored(split.tokens)]
+        characters = None if split.characters is None else split.characters - sum(map(len, missed))
+        size = split.bytes - sum(len(text.encode("utf-8", errors="surrogateescape")) for text in missed)
+        return evaluate(self.model, split.ids, protocol, characters, size, self.world.device)
 
 
 def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Trained:

@@ -2,6 +2,6 @@
 
 from .figures import draw_curves
 from .page import write_report
-from .run_folder import Measurement, RunRecord, read_run
+from .run_folder import Measurement, Reading, RunRecord, read_run
 
-__all__ = ["write_report", "draw_curves", "read_run", "RunRecord", "Measurement"]
+__all__ = ["write_report", "draw_curves", "read_run", "RunRecord", "Measurement", "Reading"]

@@ -5,11 +5,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .curves import Points, Scale, thin
+from .curves import HeadPoint, LogScale, Points, Scale, thin
 from .markup import Markup, element
-from .sentences import number, short
+from .sentences import number, reading, short
 
 PLANE = 1000  # the stretched plane is this many units wide and high
+LONGEST_AXIS = 12  # layers that have a number
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,31 @@ class Series:
     dots: bool = False
 
 
-def chart(label: str, unit: str, series: Sequence[Series], ticks: int, y_from_zero: bool = False) -> Markup:
+def chart(label: str, unit: str, series: Sequence[Series], y: Scale | LogScale) -> Markup:
     """Series against the tokens seen. Those without points are left out; one at least has some."""
     drawn = [one for one in series if one.points]
     last = max(tokens for one in drawn for tokens, _ in one.points) or 1.0
     x = Scale(0.0, last, Scale.around([0.0, last]).step)
-    y = Scale.around([value for one in drawn for _, value in one.points] + [0.0] * y_from_zero, ticks)
     lines = [line(one, x, y) for one in drawn if not one.dots or len(one.points) > 1]
     stretched = element("svg", *lines, viewBox=f"0 0 {PLANE} {PLANE}", preserveAspectRatio="none", class_="plane")
     dots = [dot(one, point, unit, x, y) for one in drawn if one.dots for point in one.points]
-    body = (*across(y), *along(x), stretched, *dots)
-    return element("svg", *body, class_="chart", role="img", aria_label=label)
+    return drawing(label, *across(y), *along(x), stretched, *dots)
+
+
+def head_chart(label: str, points: Sequence[HeadPoint], layers: int, y: Scale | LogScale) -> Markup:
+    """A dot for every head, above the number of its layer."""
+    x = Scale(0.0, layers, 1.0)
+    shown = range(0, layers, math.ceil(layers / LONGEST_AXIS))
+    numbers = [below(str(i + 1), x.share(i + 0.5)) for i in shown]
+    return drawing(label, *across(y), *between(x), *numbers, *(head_dot(point, x, y) for point in points))
+
+
+def drawing(label: str, *content: Markup) -> Markup:
+    return element("svg", *content, class_="chart", role="img", aria_label=label)
+
+
+def values(series: Sequence[Series]) -> list[float]:
+    return [value for one in series for _, value in one.points]
 
 
 def legend(series: Sequence[Series]) -> Markup:
@@ -40,43 +55,48 @@ def legend(series: Sequence[Series]) -> Markup:
     )
 
 
-def line(series: Series, x: Scale, y: Scale) -> Markup:
+def line(series: Series, x: Scale, y: Scale | LogScale) -> Markup:
     places = [f"{PLANE * x.share(a):.1f} {PLANE * (1 - y.share(b)):.1f}" for a, b in thin(series.points)]
     # A path of one place has no length; closing it lets its round cap be seen.
     path = f"M{'L'.join(places)}" + "Z" * (len(places) == 1)
     return element("path", d=path, class_=series.style, vector_effect="non-scaling-stroke")
 
 
-def dot(series: Series, point: tuple[float, float], unit: str, x: Scale, y: Scale) -> Markup:
+def dot(series: Series, point: tuple[float, float], unit: str, x: Scale, y: Scale | LogScale) -> Markup:
     tokens, value = point
     said = element("title", f"{series.name}: {number(value, digits=4)} {unit} after {short(tokens)} tokens")
     place = {"cx": percent(x.share(tokens)), "cy": percent(1 - y.share(value))}
     return element("circle", said, r=3.5, class_=series.style, **place)
 
 
-def across(scale: Scale) -> list[Markup]:
+def head_dot(point: HeadPoint, x: Scale, y: Scale | LogScale) -> Markup:
+    said = element("title", f"layer {point.layer + 1}, head {point.head + 1}: {reading(point.value)}")
+    place = {"cx": percent(x.share(point.place)), "cy": percent(1 - y.share(point.value))}
+    return element("circle", said, r=3, class_="head", **place)
+
+
+def across(scale: Scale | LogScale) -> list[Markup]:
     """A thin line and a number for every tick of the vertical scale."""
     drawn = []
     for tick in scale.ticks:
         height = percent(1 - scale.share(tick))
         drawn.append(element("line", x1=0, x2="100%", y1=height, y2=height))
-        drawn.append(
-            element("text", tick_label(tick, scale.step), x=0, dx=-8, y=height, dy="0.35em", text_anchor="end")
-        )
+        drawn.append(element("text", scale.label(tick), x=0, dx=-8, y=height, dy="0.35em", text_anchor="end"))
     return drawn
 
 
 def along(scale: Scale) -> list[Markup]:
-    return [
-        element("text", short(tick), x=percent(scale.share(tick)), y="100%", dy="1.7em", text_anchor="middle")
-        for tick in scale.ticks
-    ]
+    return [below(short(tick), scale.share(tick)) for tick in scale.ticks]
 
 
-def tick_label(tick: float, step: float) -> str:
-    if step >= 1000:
-        return short(tick)
-    return f"{tick:.{max(0, -math.floor(math.log10(step)))}f}"
+def between(layers: Scale) -> list[Markup]:
+    """A thin line from floor to ceiling where one layer ends and the next begins."""
+    places = [percent(layers.share(tick)) for tick in layers.ticks[1:-1]]
+    return [element("line", x1=place, x2=place, y1=0, y2="100%", class_="between") for place in places]
+
+
+def below(text: str, share: float) -> Markup:
+    return element("text", text, x=percent(share), y="100%", dy="1.7em", text_anchor="middle")
 
 
 def percent(share: float) -> str:

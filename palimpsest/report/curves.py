@@ -1,19 +1,40 @@
-"""The arithmetic of curves, shared by the figure and the page: points, smoothing, thinning, scales and ticks."""
+"""The arithmetic of curves, shared by the figure and the page: points, heads, smoothing, thinning, scales and ticks."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import ClassVar, NamedTuple
 
-from .run_folder import Measurement
+from .run_folder import Measurement, Reading
+from .sentences import short
 
 Points = list[tuple[float, float]]
+BREADTH = 0.6  # of a layer's place, taken up by its heads
+RATIOS = (20, 1e6)  # largest to smallest value between which a logarithmic scale reads best
 
 
-def curve(measurements: Iterable[Measurement], field: str = "nats") -> Points:
+def curve(measurements: Iterable[Measurement | Reading], field: str = "nats") -> Points:
     """A field against the tokens seen. What is not a finite number cannot be drawn."""
     pairs = [(measurement.tokens, getattr(measurement, field)) for measurement in measurements]
-    return [(tokens, value) for tokens, value in pairs if value is not None and math.isfinite(value)]
+    return [(x, y) for x, y in pairs if x is not None and y is not None and math.isfinite(y)]
+
+
+class HeadPoint(NamedTuple):
+    layer: int
+    head: int
+    place: float  # layer i lies between i and i + 1
+    value: float
+
+
+def head_points(layers: list[list[float]]) -> list[HeadPoint]:
+    """The heads of a layer side by side, so that equal values do not hide one another."""
+    return [
+        HeadPoint(i, j, i + 0.5 + BREADTH * ((j + 0.5) / len(layer) - 0.5), value)
+        for i, layer in enumerate(layers)
+        for j, value in enumerate(layer)
+        if math.isfinite(value)
+    ]
 
 
 def smooth(points: Points) -> Points:
@@ -45,6 +66,7 @@ class Scale:
     low: float
     high: float
     step: float
+    kind: ClassVar = "linear"
 
     @classmethod
     def around(cls, values: Iterable[float], ticks: int = 5) -> "Scale":
@@ -63,6 +85,59 @@ class Scale:
     def ticks(self) -> list[float]:
         count = math.floor((self.high - self.low) / self.step + 1e-9)
         return [self.low + i * self.step for i in range(count + 1)]
+
+    def label(self, tick: float) -> str:
+        if self.step >= 1000:
+            return short(tick)
+        return f"{tick:.{max(0, -math.floor(math.log10(self.step)))}f}"
+
+
+@dataclass(frozen=True)
+class LogScale:
+    """Equal ratios are equally far apart."""
+
+    ticks: list[float]
+    kind: ClassVar = "log"
+
+    @classmethod
+    def around(cls, values: Iterable[float], ticks: int = 10) -> "LogScale":
+        """Round numbers that enclose the values, all above zero; whole decades where finer ticks would be too many."""
+        values = list(values)
+        fine, coarse = (round_numbers(min(values), max(values), digits) for digits in ((1, 2, 5), (1,)))
+        return cls(fine if len(fine) <= ticks else coarse)
+
+    @property
+    def low(self) -> float:
+        return self.ticks[0]
+
+    @property
+    def high(self) -> float:
+        return self.ticks[-1]
+
+    def share(self, value: float) -> float:
+        """How far along the scale a value lies: 0 to 1."""
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def label(self, tick: float) -> str:
+        return short(tick)
+
+
+def fitting_scale(values: Iterable[float]) -> Scale | LogScale:
+    """Logarithmic where most of the values would otherwise lie on the floor."""
+    values = list(values)
+    low, high = min(values), max(values)
+    if low > 0 and RATIOS[0] < high / low < RATIOS[1]:
+        return LogScale.around(values)
+    return Scale.around([0.0, *values])
+
+
+def round_numbers(low: float, high: float, digits: tuple[int, ...]) -> list[float]:
+    """From the last that is no larger than `low` to the first that is no smaller than `high`."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    numbers = [digit * 10.0**power for power in decades for digit in digits]
+    first = max(number for number in numbers if number <= low * (1 + 1e-9))
+    last = min(number for number in numbers if number >= high * (1 - 1e-9))
+    return [number for number in numbers if first <= number <= last]
 
 
 def round_step(rough: float) -> float:

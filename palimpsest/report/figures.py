@@ -1,13 +1,15 @@
 """The curves of a run as a PNG, for a slide or a paper. The page draws its own, which follow light and dark."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .curves import curve, smooth
-from .run_folder import RunRecord
-from .sentences import short
+from .curves import LogScale, Scale, curve, fitting_scale, head_points, smooth
+from .run_folder import Reading, RunRecord
+from .sentences import short, spell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,14 +22,24 @@ LONGEST_NAME, LONGEST_AXIS = 32, 10  # characters, ticks
 
 
 def draw_curves(record: RunRecord) -> bytes:
-    """Loss against tokens seen, and loss by position if the run was evaluated."""
-    panels = [draw_loss] * bool(record.train or record.valid) + [draw_positions] * bool(record.positions)
+    """Loss against tokens seen, loss by position if the run was evaluated, and whatever the model has gauges for."""
+    panels = panels_of(record)
     figure = new_figure(len(panels) or 1)
     for i, draw in enumerate(panels):
-        draw(figure.add_subplot(len(panels), 1, i + 1), record)
+        draw(figure.add_subplot(len(panels), 1, i + 1))
     if not panels:
         figure.text(0.5, 0.5, "nothing measured yet", ha="center", va="center", color=INK, fontsize=12)
     return as_png(figure)
+
+
+def panels_of(record: RunRecord) -> list[Callable[["Axes"], None]]:
+    panels = [partial(draw_loss, record=record)] * bool(record.train or record.valid)
+    panels += [partial(draw_positions, record=record)] * bool(record.positions)
+    for name, readings in record.gauges.items():
+        title = shortened(spell(name))
+        panels.append(partial(draw_heads, title=title, last=readings[-1]))
+        panels += [partial(draw_course, title=title, readings=readings)] * bool(curve(readings, "mean"))
+    return panels
 
 
 def new_figure(panels: int) -> "Figure":
@@ -54,13 +66,20 @@ def draw_loss(axes: "Axes", record: RunRecord) -> None:
         plot(axes, smooth(raw), color=TRAIN, linewidth=1.8, label="training, smoothed")
     if valid:
         plot(axes, valid, color=VALID, marker="o", markersize=4.5, linewidth=1.0, label="validation")
-    # A title wider than the figure would squeeze the axes.
-    name = record.name if len(record.name) <= LONGEST_NAME else f"{record.name[: LONGEST_NAME - 1]}…"
-    dress(axes, f"{name}: nats per token", "tokens seen")
-    axes.xaxis.set_major_formatter(lambda tokens, _: short(tokens))
-    axes.set_xlim(left=0)
+    dress(axes, f"{shortened(record.name)}: nats per token", "tokens seen")
+    count_tokens(axes)
     if raw or valid:
         axes.legend(frameon=False, fontsize=11, labelcolor=INK)
+
+
+def shortened(name: str) -> str:
+    """A title wider than the figure would squeeze the axes."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def count_tokens(axes: "Axes") -> None:
+    axes.xaxis.set_major_formatter(lambda tokens, _: short(tokens))
+    axes.set_xlim(left=0)
 
 
 def plot(axes: "Axes", points: list[tuple[float, float]], **look: Any) -> None:
@@ -76,6 +95,35 @@ def draw_positions(axes: "Axes", record: RunRecord) -> None:
     axes.set_xticks(range(0, len(edges), every), [short(edge) for edge in edges[::every]])
     axes.set_xlim(0, len(edges) - 1)
     dress(axes, "nats per token by position", "position")
+
+
+def draw_heads(axes: "Axes", title: str, last: Reading) -> None:
+    points = head_points(last.layers)
+    axes.scatter([point.place for point in points], [point.value for point in points], s=14, color=TRAIN, linewidths=0)
+    dress(axes, f"{title} of each head, step {last.step:,}", "layer")
+    shown = range(0, len(last.layers), math.ceil(len(last.layers) / LONGEST_AXIS))
+    axes.set_xticks([i + 0.5 for i in shown], [str(i + 1) for i in shown])
+    axes.set_xlim(0, len(last.layers))
+    for edge in range(1, len(last.layers)):
+        axes.axvline(edge, color=GRID, linewidth=0.5, zorder=0)
+    fit_height(axes, fitting_scale(last.values))
+
+
+def draw_course(axes: "Axes", title: str, readings: tuple[Reading, ...]) -> None:
+    largest, mean = curve(readings, "largest"), curve(readings, "mean")
+    plot(axes, largest, color=VALID, linewidth=1.8, label="largest")
+    plot(axes, mean, color=TRAIN, linewidth=1.8, label="mean")
+    dress(axes, f"{title} in training", "tokens seen")
+    count_tokens(axes)
+    fit_height(axes, fitting_scale(value for _, value in (*largest, *mean)))
+    axes.legend(frameon=False, fontsize=11, labelcolor=INK)
+
+
+def fit_height(axes: "Axes", scale: Scale | LogScale) -> None:
+    axes.set_yscale(scale.kind)
+    axes.minorticks_off()
+    axes.set_yticks(scale.ticks, [scale.label(tick) for tick in scale.ticks])
+    axes.set_ylim(scale.low, scale.high)
 
 
 def dress(axes: "Axes", title: str, x_label: str) -> None:

@@ -1,16 +1,16 @@
 """The one-file page of a run: no network, no scripts, nothing but what the run folder holds."""
 
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from ..files import write_atomically
-from .chart import Series, chart, legend
-from .curves import curve, smooth
+from .chart import Series, chart, head_chart, legend, values
+from .curves import Points, Scale, curve, fitting_scale, head_points, smooth
 from .figures import draw_curves
 from .markup import Markup, element, join
-from .run_folder import Measurement, RunRecord, read_run
-from .sentences import duration, number, outline, plain, quantity, sentence, short
+from .run_folder import Measurement, Reading, RunRecord, finite, read_run
+from .sentences import duration, number, outline, plain, quantity, reading, sentence, short, spell
 
 NOTHING = Markup("")
 SCORES = ("nats_per_token", "bits_per_character", "bits_per_byte", "perplexity")
@@ -45,6 +45,7 @@ def page(record: RunRecord) -> str:
         header(record),
         loss_section(record),
         position_section(record),
+        *(gauge_section(spell(name), readings) for name, readings in record.gauges.items()),
         sample_section(record),
         training_section(record),
         section("Recipe", outline(record.recipe), class_="recipe"),
@@ -123,7 +124,7 @@ def loss_section(record: RunRecord) -> Markup:
         Series("smoothed", "train", smooth(raw)),
         Series("validation", "valid", valid, dots=True),
     ]
-    drawn = chart("Nats per token against tokens seen", "nats per token", series, ticks=8)
+    drawn = chart("Nats per token against tokens seen", "nats per token", series, Scale.around(values(series), ticks=8))
     caption = element("figcaption", "nats per token against tokens seen ", legend(series))
     return section("Loss", element("figure", caption, drawn), validation_table(record.valid))
 
@@ -149,7 +150,8 @@ def position_section(record: RunRecord) -> Markup:
         )
         for one in record.positions
     ]
-    return section("Loss by position", table(("position", "tokens scored", "nats per token", ""), rows))
+    shown = table(("position", "tokens scored", "nats per token", ""), rows)
+    return section("Loss by position", shown, class_="positions")
 
 
 def span(first: int, end: int) -> str:
@@ -160,6 +162,46 @@ def bar(share: float) -> Markup:
     return element("div", class_="bar", style=f"width:{100 * share:.1f}%")
 
 
+def gauge_section(name: str, readings: tuple[Reading, ...]) -> Markup:
+    """Where the heads stand now, and how they came there."""
+    title = name[:1].upper() + name[1:]
+    summary = element("summary", f"{title} in numbers")
+    return section(
+        title,
+        head_figure(name, readings[-1]),
+        course_figure(name, readings),
+        element("details", summary, layer_table(readings[-1].layers)),
+        class_="gauge",
+    )
+
+
+def head_figure(name: str, last: Reading) -> Markup:
+    label = f"{name} of each head, by layer, at step {last.step:,}"
+    drawn = head_chart(label, head_points(last.layers), len(last.layers), fitting_scale(last.values))
+    return element("figure", element("figcaption", label), drawn)
+
+
+def course_figure(name: str, readings: tuple[Reading, ...]) -> Markup:
+    series = [
+        Series("largest", "largest", curve(readings, "largest")),
+        Series("mean", "train", curve(readings, "mean")),
+    ]
+    if not values(series):
+        return NOTHING
+    label = f"{name} against tokens seen"
+    drawn = chart(label, name, series, fitting_scale(values(series)))
+    return element("figure", element("figcaption", f"{label} ", legend(series)), drawn)
+
+
+def layer_table(layers: list[list[float]]) -> Markup:
+    rows = [(str(i), *layer_cells(finite(layer))) for i, layer in enumerate(layers, start=1)]
+    return table(("layer", "least", "mean", "largest"), rows)
+
+
+def layer_cells(heads: list[float]) -> tuple[str, ...]:
+    return tuple(reading(of(heads)) for of in (min, fmean, max)) if heads else ("–",) * 3
+
+
 def sample_section(record: RunRecord) -> Markup:
     if not (record.sample or "").strip():
         return NOTHING
@@ -168,16 +210,14 @@ def sample_section(record: RunRecord) -> Markup:
 
 def training_section(record: RunRecord) -> Markup:
     curves = {label: curve(record.train, field) for field, label in COURSES.items()}
-    figures = [
-        element(
-            "figure",
-            element("figcaption", label),
-            chart(f"{label} against tokens seen", label, [Series(label, "train", points)], ticks=4, y_from_zero=True),
-        )
-        for label, points in curves.items()
-        if points
-    ]
+    figures = [small_figure(label, points) for label, points in curves.items() if points]
     return section("Training", element("div", *figures, class_="small")) if figures else NOTHING
+
+
+def small_figure(label: str, points: Points) -> Markup:
+    series = [Series(label, "train", points)]
+    drawn = chart(f"{label} against tokens seen", label, series, Scale.around([0.0, *values(series)], ticks=4))
+    return element("figure", element("figcaption", label), drawn)
 
 
 def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Markup:
@@ -189,7 +229,3 @@ def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Markup:
 def table_of(values: dict[str, Any]) -> Markup:
     rows = [element("div", element("dt", spell(name)), element("dd", plain(value))) for name, value in values.items()]
     return element("dl", *rows, class_="facts")
-
-
-def spell(name: str) -> str:
-    return name.replace("_", " ")

@@ -1,9 +1,11 @@
 """A run folder, read into one value. Only recipe.json must be there: a run may have just begun, or been killed."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..errors import UserError
@@ -23,12 +25,34 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What a gauge showed at one step: the values of the heads, for each layer that has it."""
+
+    step: int
+    tokens: int | None  # seen by then, if the step's own line says so
+    layers: list[list[float]]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def largest(self) -> float:
+        return max(self.values)
+
+    @property
+    def values(self) -> list[float]:
+        return finite(value for layer in self.layers for value in layer)
+
+
+@dataclass(frozen=True)
 class RunRecord:
     name: str
     recipe: dict[str, Any]
     environment: dict[str, Any]
     train: tuple[Measurement, ...] = ()
     valid: tuple[Measurement, ...] = ()
+    gauges: dict[str, tuple[Reading, ...]] = field(default_factory=dict)  # by name
     evaluation: dict[str, Any] | None = None
     sample: str | None = None
 
@@ -44,12 +68,14 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     recipe = read_recipe(folder / "recipe.json")
     events = list(read_events(folder / "metrics.jsonl"))
+    train, valid = measurements(events, "train"), measurements(events, "valid")
     return RunRecord(
         name=str(recipe.get("name") or folder.resolve().name),
         recipe=recipe,
         environment=read_object(folder / "environment.json") or {},
-        train=measurements(events, "train"),
-        valid=measurements(events, "valid"),
+        train=train,
+        valid=valid,
+        gauges=gauges(events, {one.step: one.tokens for one in (*train, *valid)}),
         evaluation=read_object(folder / "evaluation.json"),
         sample=read_text(folder / "samples.txt"),
     )
@@ -99,4 +125,29 @@ def is_whole(event: dict[str, Any]) -> bool:
 
 
 def measurement(event: dict[str, Any]) -> Measurement:
-    return Measurement(**{field.name: event[field.name] for field in fields(Measurement) if field.name in event})
+    return Measurement(**{one.name: event[one.name] for one in fields(Measurement) if one.name in event})
+
+
+def gauges(events: list[dict[str, Any]], tokens: dict[int, int]) -> dict[str, tuple[Reading, ...]]:
+    """The readings of every gauge in the order of their steps; `tokens` says how many were seen by which step."""
+    by_name: dict[str, dict[int, Reading]] = {}
+    for event in events:
+        step = event.get("step")
+        if event.get("event") != "gauges" or not isinstance(step, int):
+            continue
+        for name, layers in event.items():
+            if is_reading(layers):
+                by_name.setdefault(name, {})[step] = Reading(step, tokens.get(step), layers)
+    return {name: tuple(by_step[step] for step in sorted(by_step)) for name, by_step in by_name.items()}
+
+
+def is_reading(value: Any) -> bool:
+    """Lists of numbers, one of which at least is finite."""
+    if not isinstance(value, list) or not all(isinstance(layer, list) for layer in value):
+        return False
+    values = [one for layer in value for one in layer]
+    return all(isinstance(one, int | float) for one in values) and bool(finite(values))
+
+
+def finite(values: Iterable[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]

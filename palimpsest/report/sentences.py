@@ -41,6 +41,11 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:,.{digits if abs(value) < 100 else 1}f}"
 
 
+def reading(value: float) -> str:
+    """What a gauge shows: four digits, or all that stand before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
 def short(value: float) -> str:
     """`824 k`, `1.31 M`: three digits and a unit."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -66,6 +71,10 @@ def plain(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return number(value)
     return sentence(value)
+
+
+def spell(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def quantity(value: float, text: str) -> Markup:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from .trackers import Tracker
 
 
 class Log:
-    """Train and valid records. On a terminal a bar moves; elsewhere each record is a plain line."""
+    """Train, valid and gauges records. On a terminal a bar moves; elsewhere each record is a plain line."""
 
     def __init__(self, path: Path, steps: int, console: Console, tracker: Tracker | None = None, unit: str = "token"):
         self.path, self.steps, self.console, self.tracker, self.unit = path, steps, console, tracker, unit
@@ -47,17 +48,18 @@ class Log:
     def tick(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
 
-    def write(self, event: str, step: int, **numbers: float) -> None:
+    def write(self, event: str, step: int, **numbers: float | list[list[float]]) -> None:
         record: dict[str, Any] = {"event": event, "step": step, **numbers}
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
-        line = describe(numbers, self.unit)
+        plain = {name: number for name, number in numbers.items() if isinstance(number, int | float)}
+        line = describe(plain, self.unit)
         if event == "train":
             self.progress.update(self.task, completed=step, numbers=line)
-        if event != "train" or not self.console.is_terminal:
-            self.console.print(f"{event:>5}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}", highlight=False)
+        if event == "valid" or not self.console.is_terminal:
+            self.console.print(f"{event:>6}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}", highlight=False)
         if self.tracker is not None:
-            self.tracker.log(step, {f"{event}/{name}": number for name, number in numbers.items()})
+            self.tracker.log(step, {f"{event}/{name}": number for name, number in plain.items()})
 
 
 def is_before(line: str, step: int) -> bool:
@@ -67,7 +69,9 @@ def is_before(line: str, step: int) -> bool:
         return False
 
 
-def describe(numbers: dict[str, float], unit: str) -> str:
+def describe(numbers: Mapping[str, float], unit: str) -> str:
+    if "nats" not in numbers:
+        return "  ".join(f"{name} {number:.4g}" for name, number in numbers.items())
     text = f"{numbers['nats']:.4f} nats  {numbers['nats'] / math.log(2):.4f} bits/{unit}"
     if "tokens_per_second" in numbers:
         text += f"  {numbers['tokens_per_second']:,.0f} tokens/s"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..spec import Spec
+from .adagrad import ClippedAdagrad
 from .muon import OrthogonalMomentum
 
 
@@ -48,8 +49,12 @@ class Stepper:
         return [optimiser.state_dict() for optimiser in self.optimisers]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """What was remembered of the gradients; rates and the like stay what this run asks for."""
+        settings = [{name: group[name] for name in group if name != "params"} for group in self.groups()]
         for optimiser, state in zip(self.optimisers, states, strict=True):
             optimiser.load_state_dict(state)
+        for group, asked in zip(self.groups(), settings, strict=True):
+            group.update(asked)
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,21 @@ class SGD(Optimiser):
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, self.rate, self.momentum)
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimiser):
+    """Adagrad; a clip shortens the step of each tensor on its own, and Run.clip is then better None."""
+
+    rate: float = 0.01
+    clip: float | None = None  # largest norm of a tensor's gradient that is stepped along at the whole rate
+    epsilon: float = 1e-10
+    rate_decay: float = 0.0
+    weight_decay: float = 0.0
+    initial: float = 0.0  # what the sums of squares begin with
+
+    def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        return ClippedAdagrad(groups, self.rate, self.clip, self.epsilon, self.rate_decay, initial=self.initial)
 
 
 @dataclass(frozen=True)

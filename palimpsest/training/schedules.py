@@ -1,22 +1,30 @@
 """Schedules: the share of the learning rate used at each step, between zero and one."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 
+from ..errors import UserError
 from ..spec import Spec
+
+Validations = Sequence[tuple[int, float]]  # how many updates had been made, and the nats that were found
 
 
 class Schedule(Spec):
     warmup: int
 
-    def share(self, step: int, steps: int) -> float:
+    def share(self, step: int, steps: int, validations: Validations = ()) -> float:
         """For the update after `step` earlier ones; the first one of a warm-up is already above zero."""
         if step < self.warmup:
             return (step + 1) / (self.warmup + 1)
-        return self.after_warmup((step - self.warmup) / max(1, steps - self.warmup))
+        return self.after_warmup(step, steps, validations)
 
-    def after_warmup(self, progress: float) -> float:
+    def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         raise NotImplementedError
+
+    def progress(self, step: int, steps: int) -> float:
+        """From the end of the warm-up to that of the run: zero to one."""
+        return min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class Constant(Schedule):
 
     warmup: int = 0
 
-    def after_warmup(self, progress: float) -> float:
+    def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         return 1.0
 
 
@@ -36,8 +44,8 @@ class Cosine(Schedule):
     warmup: int = 0
     floor: float = 0.0
 
-    def after_warmup(self, progress: float) -> float:
-        return self.floor + (1 - self.floor) * (1 + cos(pi * min(progress, 1.0))) / 2
+    def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
+        return self.floor + (1 - self.floor) * (1 + cos(pi * self.progress(step, steps))) / 2
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,55 @@ class LinearCooldown(Schedule):
     cooldown: float = 0.6
     floor: float = 0.0
 
-    def after_warmup(self, progress: float) -> float:
-        left = 1 - min(progress, 1.0)
+    def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
+        left = 1 - self.progress(step, steps)
         return self.floor + (1 - self.floor) * min(1.0, left / self.cooldown) if self.cooldown else 1.0
+
+
+@dataclass(frozen=True)
+class InverseSquareRoot(Schedule):
+    """The whole rate, then less: half of it after four times the steps of the warm-up."""
+
+    warmup: int = 0
+
+    def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
+        return ((self.warmup + 1) / (step + 1)) ** 0.5
+
+
+@dataclass(frozen=True)
+class Plateau(Schedule):
+    """The whole rate, times `factor` whenever more than `patience` validations in a row have brought nothing."""
+
+    warmup: int = 0
+    factor: float = 0.5
+    patience: int = 0
+    floor: float = 0.0
+    threshold: float = 1e-4  # what has become better by a smaller share has not become better
+
+    def __post_init__(self):
+        if not 0 < self.factor < 1 or self.patience < 0:
+            raise UserError(
+                f"a plateau's factor lies between 0 and 1 and its patience is 0 or more; "
+                f"found {self.factor} and {self.patience}"
+            )
+
+    def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
+        share = 1.0
+        for _ in self.plateaus([found for found in validations if found[0] > self.warmup]):
+            share = self.lowered(share)
+        return share
+
+    def lowered(self, share: float) -> float:
+        return min(share, max(share * self.factor, self.floor))
+
+    def plateaus(self, validations: Validations) -> Iterator[int]:
+        """How many updates had been made each time that patience ran out."""
+        best, waited = float("inf"), 0
+        for step, nats in validations:
+            if nats < best * (1 - self.threshold):
+                best, waited = nats, 0
+            else:
+                waited += 1
+            if waited > self.patience:
+                waited = 0
+                yield step

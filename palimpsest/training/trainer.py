@@ -1,4 +1,11 @@
-"""The training loop: batches in, checkpoints and numbers out. It knows no layer by name."""
+"""The training loop: batches in, checkpoints and numbers out. It knows no layer by name.
+
+A module of the model may have any of three methods, and is then called:
+
+    penalty() -> Tensor                    what is added to the loss of a batch, and not to the nats that are reported
+    after_step() -> None                   after each step of the optimiser
+    gauges() -> dict[str, list[float]]     what is to be seen of it in the log
+"""
 
 import math
 import time
@@ -71,8 +78,10 @@ class Trainer:
         self.model, self.stream, self.validate = model, stream, validate
         self.run, self.log, self.device = run, log, device
         self.stepper, self.schedule = optimiser.build(model), schedule
+        self.penalties, self.followers, self.gauges = (hooks(model, h) for h in ("penalty", "after_step", "gauges"))
         self.checkpoints = Checkpoints(folder / "checkpoints", run.keep)
         self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
+        self.validations: list[tuple[int, float]] = []  # steps made, and nats
         self.saved = -1  # the last step of which a checkpoint was written
         self.state: State | None = None
         self.since = Interval()
@@ -98,13 +107,19 @@ class Trainer:
         nats, norm = self.backward(batch.to(self.device), state)
         if not (math.isfinite(nats) and math.isfinite(norm)):
             raise Diverged(self.explain("the gradient" if math.isfinite(nats) else "the loss"))
-        self.stepper.step(self.schedule.share(self.step, self.run.steps))
+        self.stepper.step(self.share(self.step))
+        with torch.no_grad():
+            for follow in self.followers:
+                follow()
         self.step += 1
         count = batch.count()
         self.tokens += count
         seconds = time.perf_counter() - start
         self.seconds += seconds
         self.since.add(nats, norm, count, seconds)
+
+    def share(self, step: int) -> float:
+        return self.schedule.share(step, self.run.steps, self.validations)
 
     def backward(self, batch: Batch, state: State | None) -> tuple[float, float]:
         """Gradients of the mean over the whole batch, however many pieces it is cut into; nats, and their norm."""
@@ -114,11 +129,13 @@ class Trainer:
         for rows in pieces(len(batch.inputs), self.run.accumulation):
             piece = batch.rows(rows)
             nats, after = self.model(piece, None if state is None else rows_of(state, rows))
-            nats = nats if piece.mask is None else nats * piece.mask
+            nats = nats if piece.mask is None else nats.where(piece.mask, 0.0)
             loss = nats.sum() / count
             loss.backward()
             total += loss.item() * count
             states.append(detach(after))
+        for penalty in self.penalties:
+            penalty().backward()
         if self.run.carry:
             self.state = join_rows(states)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.run.clip or math.inf)
@@ -127,13 +144,14 @@ class Trainer:
     def report(self) -> None:
         self.log.tick(self.step)
         if self.step % self.run.log_every == 0 or self.step == self.run.steps:
-            share = self.schedule.share(self.step - 1, self.run.steps)
-            self.log.write(
-                "train", self.step, tokens=self.tokens, **self.since.means(), rate=share, seconds=self.seconds
-            )
+            rate, seconds = self.share(self.step - 1), self.seconds
+            self.log.write("train", self.step, tokens=self.tokens, **self.since.means(), rate=rate, seconds=seconds)
             self.since = Interval()
+            if self.gauges:
+                self.log.write("gauges", self.step, **readings([gauge() for gauge in self.gauges]))
         if self.step % self.run.validate_every == 0 or self.step == self.run.steps:
             nats = self.validate()
+            self.validations.append((self.step, nats))
             self.log.write("valid", self.step, tokens=self.tokens, nats=nats, seconds=self.seconds)
             if nats < self.best:
                 self.best = nats
@@ -156,6 +174,7 @@ class Trainer:
             "seconds": self.seconds,
             "best": self.best,
             "since": vars(self.since),
+            "validations": self.validations,
             "position": self.stream.position(),
             "optimiser": self.stepper.state_dict(),
             "state": None if self.state is None else leaves(self.state),
@@ -168,7 +187,7 @@ class Trainer:
         self.stepper.load_state_dict(saved["optimiser"])
         self.stream.seek(saved["position"])
         self.step, self.tokens, self.seconds, self.best = (saved[k] for k in ("step", "tokens", "seconds", "best"))
-        self.since = Interval(**saved["since"])
+        self.since, self.validations = Interval(**saved["since"]), saved["validations"]
         if saved["state"] is not None:
             like = self.model.initial_state(1)  # pyright: ignore[reportCallIssue]
             self.state = move(refill(like, saved["state"]), self.device)
@@ -211,6 +230,22 @@ class Interval:
             "gradient_norm": self.norms / self.steps,
             "tokens_per_second": self.tokens / self.seconds,
         }
+
+
+def hooks(model: nn.Module, name: str) -> list[Callable[[], Any]]:
+    """The methods of this name among the model's modules; one that has several parents counts once."""
+    found = (getattr(module, name, None) for module in model.modules())
+    return [method for method in found if callable(method)]
+
+
+def readings(gauges: list[dict[str, list[float]]]) -> dict[str, Any]:
+    """All values by name, one list for each module; their mean and their largest."""
+    numbers: dict[str, Any] = {}
+    for name in dict.fromkeys(name for gauge in gauges for name in gauge):
+        lists = [gauge[name] for gauge in gauges if name in gauge]
+        values = [value for one in lists for value in one]
+        numbers |= {name: lists, f"{name}_mean": sum(values) / len(values), f"{name}_max": max(values)}
+    return numbers
 
 
 def pieces(rows: int, count: int) -> list[slice]:

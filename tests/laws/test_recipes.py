@@ -8,6 +8,8 @@ import pytest
 from toys import metrics, quiet, toy
 
 from palimpsest.cli import recipes
+from palimpsest.cli.overrides import override
+from palimpsest.data.standard import Standard
 from palimpsest.errors import UserError
 from palimpsest.experiment import Recipe, load, train
 from palimpsest.memory.feature_maps import FeatureMap
@@ -52,7 +54,37 @@ def test_every_recipe_says_what_it_is_how_to_run_it_and_what_to_expect(name):
 def test_every_recipe_trains_at_toy_size(name, tmp_path):
     run = train(toy(recipes.find_recipe(name)), tmp_path / "run", quiet())
     assert metrics(run)[-1]["step"] == 2
-    assert load(run).generate("A", length=3)
+    assert load(run).generate("a", length=3)
+    assert (run / "report.html").exists()
+
+
+@every_recipe
+def test_every_flag_that_a_recipe_speaks_of_changes_it(name):
+    recipe = recipes.find_recipe(name)
+    lines = [line.removeprefix("palimpsest train").split() for line in commands(name) if not line.startswith(OTHERS)]
+    for flags in (line[line.index(first) :] for line in lines if (first := first_flag(line))):
+        assert override(recipe, flags, "palimpsest train") != recipe
+
+
+@every_recipe
+def test_every_recipe_prepares_the_corpus_it_reads(name):
+    corpus = recipes.find_recipe(name).data.corpus
+    prepared = [line.split()[-1] for line in commands(name) if line.startswith("palimpsest data prepare")]
+    assert prepared == ([corpus.shelf] if isinstance(corpus, Standard) else [])
+
+
+OTHERS = ("palimpsest data", "palimpsest evaluate")
+
+
+def commands(name):
+    """The indented lines of a recipe's words: commands, or flags alone."""
+    lines = recipes.module_of(name).__doc__.splitlines()
+    return [line.strip() for line in lines if line.startswith("    ")]
+
+
+def first_flag(line):
+    """The first that is a field of the recipe."""
+    return next((word for word in line if word.startswith("--") and word != "--from"), None)
 
 
 @dataclass(frozen=True)

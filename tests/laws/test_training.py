@@ -9,29 +9,38 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from toys import TEXT, metrics, palimpsest, quiet, toy
 
+from palimpsest.batch import Batch
 from palimpsest.data.corpora import Text
-from palimpsest.data.streams import Contiguous
+from palimpsest.data.streams import Contiguous, RandomLengths
 from palimpsest.errors import Diverged, UserError
 from palimpsest.experiment import Recipe, load, resume, train
+from palimpsest.legacy.schedules import TransformerXLConstant, TransformerXLPlateau
+from palimpsest.mixers.fast_weight import FastWeightMixer
 from palimpsest.models.block import PreNorm
 from palimpsest.models.language_model import LanguageNetwork
 from palimpsest.training.checkpoint import Checkpoints
 from palimpsest.training.log import Log
 from palimpsest.training.muon import orthogonalise
-from palimpsest.training.optimisers import AdamW, Optimiser
-from palimpsest.training.schedules import Schedule
-from palimpsest.training.trainer import Trainer
+from palimpsest.training.optimisers import SGD, Adagrad, AdamW, Optimiser
+from palimpsest.training.schedules import Constant, InverseSquareRoot, Plateau, Schedule
+from palimpsest.training.trainer import Run, Trainer
 
 every_optimiser = pytest.mark.parametrize("optimiser", Optimiser.variants(), ids=lambda part: part.__name__)
-every_schedule = pytest.mark.parametrize("schedule", Schedule.variants(), ids=lambda part: part.__name__)
+SCHEDULES = Schedule.variants()
+OURS = [schedule for schedule in SCHEDULES if not schedule.__module__.startswith("palimpsest.legacy")]
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda part: part.__name__)
+every_schedule_of_ours = pytest.mark.parametrize("schedule", OURS, ids=lambda part: part.__name__)
 
 
 @pytest.fixture
-def recipe(tmp_path) -> Recipe:
+def recipe(tmp_path, monkeypatch) -> Recipe:
     """With everything on that has a state of its own: dropout, carried rows, an optimiser with memory."""
+    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 20)  # what a run writes is not what takes the time here
     (tmp_path / "text.txt").write_text(TEXT)
     base = Recipe(name="toy")
     base = replace(base, model=replace(base.model, block=PreNorm(dropout=0.1)))
@@ -70,6 +79,17 @@ def test_resuming_is_invisible_bit_for_bit_at_every_step(recipe, tmp_path, monke
 
 def test_resuming_is_invisible_bit_for_bit(recipe, tmp_path, monkeypatch):
     check_resume(recipe, tmp_path, monkeypatch, cut=5)
+
+
+def test_resuming_is_invisible_among_segments_of_random_lengths(recipe, tmp_path, monkeypatch):
+    check_resume(replace(recipe, data=replace(recipe.data, order=RandomLengths())), tmp_path, monkeypatch, cut=5)
+
+
+def test_resuming_is_invisible_to_a_schedule_that_looks_at_validations(recipe, tmp_path, monkeypatch):
+    recipe = replace(recipe, schedule=Plateau(threshold=0.5), run=replace(recipe.run, validate_every=1))
+    check_resume(recipe, tmp_path, monkeypatch, cut=5)
+    rates = [record["rate"] for record in metrics(tmp_path / "whole") if record["event"] == "train"]
+    assert rates == [1.0, 0.25, 0.0625, 0.03125], "each validation but the first lowers the rate"
 
 
 def check_resume(recipe, tmp_path, monkeypatch, cut):
@@ -204,6 +224,124 @@ def test_accumulation_is_invisible(recipe, tmp_path):
             assert one["nats"] == pytest.approx(two["nats"], rel=1e-9)
 
 
+def penalty_of(module):
+    return 0.01 * sum(parameter.square().sum() for parameter in module.parameters())
+
+
+def test_accumulation_is_invisible_with_carried_state_and_a_penalty(recipe, tmp_path, monkeypatch):
+    recipe = replace(recipe, model=replace(recipe.model, block=PreNorm()), data=replace(recipe.data, batch=4))
+    plain = weights(train(recipe, tmp_path / "plain", quiet()))
+    monkeypatch.setattr(FastWeightMixer, "penalty", penalty_of, raising=False)
+    first, *others = (
+        weights(train(replace(recipe, run=replace(recipe.run, accumulation=pieces)), tmp_path / str(pieces), quiet()))
+        for pieces in (1, 2, 3)
+    )
+    for other in others:
+        assert all(torch.allclose(first[name], other[name], rtol=1e-6, atol=1e-8) for name in first)
+    assert not all(torch.allclose(first[name], plain[name], rtol=1e-6, atol=1e-8) for name in first)
+
+
+class Dial(nn.Module):
+    """Has everything a trainer may call, and remembers how often it was."""
+
+    def __init__(self, value=0.5):
+        super().__init__()
+        self.value, self.followed = nn.Parameter(torch.full((2,), value)), 0
+
+    def penalty(self):
+        return 100 * self.value.sum()
+
+    def after_step(self):
+        self.followed += 1
+        self.value.clamp_(0, 1)
+
+    def gauges(self):
+        return {"span": self.value.tolist()}
+
+
+class Dials(nn.Module):
+    """Every target costs what its input says, times a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.first, self.second = nn.Parameter(torch.ones(1)), Dial(), Dial(0.25)
+        self.again = self.first  # a part with two parents
+
+    def forward(self, batch, state=None):
+        return batch.inputs * self.weight, torch.zeros(len(batch.inputs))
+
+
+class Repeated:
+    """A stream of one batch."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def next(self):
+        return self.batch, False
+
+    def position(self):
+        return {}
+
+
+class Told:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def log(self, step, numbers):
+        self.told.append(numbers)
+
+
+def trainer_of(model, batch, folder, tracker=None, **run):
+    log = Log(folder / "metrics.jsonl", 2, quiet(), tracker)
+    run = Run(**{"steps": 2, "clip": None, "log_every": 1, **run})
+    device = torch.device("cpu")
+    return Trainer(model, Repeated(batch), lambda: 1.0, SGD(rate=0.001), Constant(), run, folder, log, device)
+
+
+def test_penalties_move_the_weights_and_not_the_nats_that_are_reported(tmp_path):
+    model, inputs = Dials(), torch.arange(6.0).reshape(3, 2)
+    trainer_of(model, Batch(inputs, inputs), tmp_path, steps=1, accumulation=3).fit()
+    assert [record["nats"] for record in metrics(tmp_path) if record["event"] == "train"] == [2.5]
+    assert torch.allclose(model.first.value, torch.tensor(0.4)), "one step of rate 0.001 against a slope of 100"
+    assert torch.allclose(model.weight, torch.tensor(1 - 0.001 * 2.5))
+
+
+def test_parts_are_called_after_each_step_and_once_however_many_parents_they_have(tmp_path):
+    model, inputs = Dials(), torch.ones(3, 2)
+    trainer_of(model, Batch(inputs, inputs), tmp_path, steps=9).fit()
+    assert model.first.followed == model.second.followed == 9
+    assert (model.second.value == 0).all(), "kept where the part keeps it"
+
+
+def test_gauges_are_written_with_the_train_line_as_lists_and_tracked_as_numbers(tmp_path):
+    inputs, tracker = torch.ones(3, 2), Told()
+    trainer_of(Dials(), Batch(inputs, inputs), tmp_path, tracker, steps=4, log_every=2).fit()
+    events = metrics(tmp_path)
+    assert [record["event"] for record in events] == ["train", "gauges", "train", "gauges", "valid"]
+    assert events[1]["span"] == [pytest.approx([0.3, 0.3]), pytest.approx([0.05, 0.05])]
+    assert events[1]["span_mean"] == pytest.approx(0.175)
+    assert events[1]["span_max"] == pytest.approx(0.3)
+    assert set(tracker.told[1]) == {"gauges/span_mean", "gauges/span_max"}
+
+
+def test_targets_that_do_not_count_change_neither_the_mean_nor_the_gradient(tmp_path):
+    model, inputs = Dials(), torch.arange(6.0).reshape(3, 2)
+    mask = torch.tensor([[False, True]] * 3)
+    trainer_of(model, Batch(inputs, inputs, mask), tmp_path, steps=1, accumulation=2).fit()
+    assert metrics(tmp_path)[0]["nats"] == 3.0
+    assert metrics(tmp_path)[0]["tokens"] == 3
+    assert torch.allclose(model.weight, torch.tensor(1 - 0.001 * 3))
+
+
+def test_extra_tokens_are_neither_counted_nor_trained_on_twice(recipe, tmp_path):
+    recipe = replace(recipe, data=replace(recipe.data, order=Contiguous(extra=5)))
+    lines = [record for record in metrics(train(recipe, tmp_path / "run", quiet())) if record["event"] == "train"]
+    assert [line["tokens"] for line in lines] == [2 * 16 * line["step"] for line in lines]
+
+
 def test_rows_are_handed_their_state_but_for_the_first_segment_of_an_epoch(recipe, tmp_path, monkeypatch):
     fresh, forward = [], LanguageNetwork.forward
 
@@ -271,6 +409,29 @@ def test_the_optimiser_comes_along_only_if_asked(recipe, tmp_path):
     assert steps[True] > 1
 
 
+def test_fine_tuning_goes_on_with_the_old_sums_at_the_new_rate(recipe, tmp_path):
+    recipe = replace(recipe, optimiser=Adagrad(rate=0.07, clip=0.03), schedule=Constant())
+    recipe = replace(recipe, run=replace(recipe.run, clip=None, steps=3))
+    source = train(recipe, tmp_path / "source", quiet())
+    old = torch.load(Checkpoints(source / "checkpoints").find("best") / "training.pt", weights_only=True)
+    tuned = replace(recipe.run, start_from=source, keep_optimiser=True, steps=1, carry=False)
+    run = train(
+        replace(recipe, optimiser=replace(recipe.optimiser, rate=0.007), run=tuned), tmp_path / "tuned", quiet()
+    )
+    begun, ended = (
+        torch.load(run / f"checkpoints/step-0000000{step}/training.pt", weights_only=True)["optimiser"][0]
+        for step in (0, 1)
+    )
+    assert {group["lr"] for group in ended["param_groups"]} == {0.007}
+    before, after = weights(run, "step-00000000"), weights(run, "step-00000001")
+    for number, state in old["optimiser"][0]["state"].items():
+        assert torch.equal(begun["state"][number]["sum"], state["sum"])
+        assert (ended["state"][number]["sum"] >= state["sum"]).all()
+        assert ended["state"][number]["step"] == state["step"] + 1
+    moved = max((after[name] - before[name]).abs().max() for name in before)
+    assert 0 < moved <= 0.007
+
+
 def test_nothing_is_ever_overwritten(recipe, tmp_path):
     train(recipe, tmp_path / "run", quiet())
     with pytest.raises(UserError, match=r"not empty.*resume"):
@@ -311,7 +472,7 @@ def test_orthogonalised_matrices_move_all_directions_alike():
         torch.testing.assert_close(orthogonalise(one[None])[0], both)
 
 
-@every_schedule
+@every_schedule_of_ours
 def test_a_warm_up_warms_up_and_the_share_stays_between_zero_and_one(schedule):
     schedule = schedule(warmup=10)
     shares = [schedule.share(step, 100) for step in range(100)]
@@ -320,3 +481,61 @@ def test_a_warm_up_warms_up_and_the_share_stays_between_zero_and_one(schedule):
     assert shares[0] == pytest.approx(1 / 11)
     assert shares[10] == 1
     assert shares[10:] == sorted(shares[10:], reverse=True)
+
+
+@every_schedule
+@pytest.mark.parametrize("warmup", [0, 1, 2, 30])
+def test_no_share_is_below_zero_or_above_one(schedule, warmup):
+    validations = [(step, 1 + (step * 7 % 5)) for step in range(0, 100, 3)]
+    schedule = schedule(warmup=warmup)
+    for step in range(100):
+        assert 0 <= schedule.share(step, 100, [found for found in validations if found[0] <= step]) <= 1
+
+
+def test_four_times_the_steps_have_half_the_rate():
+    schedule = InverseSquareRoot(warmup=9)
+    assert schedule.share(39, 100) == pytest.approx(0.5)
+    assert schedule.share(159, 1000) == pytest.approx(0.25)
+
+
+def rates_of_torch(losses, warmup, factor, patience, floor):
+    """One for each update, by torch's own schedule and the originals' way to warm up; a validation after each."""
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 1.0)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, "min", factor, patience, min_lr=floor)
+    rates = [1.0]
+    for step, loss in enumerate(losses, start=1):
+        if step < warmup:
+            optimiser.param_groups[0]["lr"] = step / warmup
+        schedule.step(loss)
+        rates.append(optimiser.param_groups[0]["lr"])
+    return rates
+
+
+@given(
+    losses=st.lists(st.floats(0.5, 4).map(lambda loss: round(loss, 2)), max_size=20),
+    factor=st.sampled_from([0.5, 0.7]),
+    patience=st.integers(0, 3),
+    floor=st.sampled_from([0.0, 0.2]),
+)
+def test_a_plateau_is_what_torch_takes_it_for(losses, factor, patience, floor):
+    schedule, found = Plateau(0, factor, patience, floor), list(enumerate(losses, start=1))
+    shares = [schedule.share(step, 100, found[:step]) for step in range(len(losses) + 1)]
+    assert shares == pytest.approx(rates_of_torch(losses, 0, factor, patience, floor))
+
+
+@given(
+    losses=st.lists(st.floats(0.5, 4).map(lambda loss: round(loss, 2)), max_size=20),
+    warmup=st.integers(0, 6),
+    patience=st.integers(0, 2),
+    floor=st.sampled_from([0.0, 0.2]),
+)
+def test_the_originals_plateau_lowers_a_rate_that_is_still_warming_up(losses, warmup, patience, floor):
+    schedule, found = TransformerXLPlateau(warmup, 0.5, patience, floor), list(enumerate(losses, start=1))
+    shares = [schedule.share(step, 100, found[:step]) for step in range(len(losses) + 1)]
+    assert shares == pytest.approx(rates_of_torch(losses, warmup, 0.5, patience, floor))
+
+
+def test_the_originals_constant_rate_stays_short_of_the_whole():
+    schedule = TransformerXLConstant(warmup=4)
+    assert [schedule.share(step, 9) for step in range(7)] == [1.0, 0.25, 0.5, 0.75, 0.75, 0.75, 0.75]
+    assert [TransformerXLConstant(warmup=1).share(step, 9) for step in range(3)] == [1.0, 1.0, 1.0]

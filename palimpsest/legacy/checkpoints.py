@@ -1,0 +1,148 @@
+"""From a checkpoint of an original to a run folder, which can be evaluated, generated from and trained further."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..data.downloads import Unreachable, cache, download
+from ..data.streams import Contiguous
+from ..errors import UserError, unknown
+from ..evaluation.perplexity import CachedMemory, CarriedState, Protocol, Segments
+from ..experiment.recipe import Data, Recipe
+from ..experiment.run import make_folder, write_json
+from ..serialise import to_json
+from ..training.checkpoint import Checkpoints
+from ..training.trainer import Run
+from ..version import __version__
+from . import from_adaptive_span, from_transformer_xl, pickles
+from .corpora import ADAPTIVE_SPAN, ADAPTIVE_SPAN_SORTED, TRANSFORMER_XL, Reading, learn, reading_of
+from .settings import Imported
+
+# the vocabulary of a published corpus tells which one it is
+SIZES = {204: "enwik8", 27: "text8", 267735: "wt103", 33278: "wt2", 10000: "ptb"}
+ADAPTIVE_SPAN_SIZES = {205: "enwik8", 28: "text8", 267735: "wikitext-103"}
+PUBLISHED = "https://dl.fbaipublicfiles.com/adaptive-span/{}.pt"
+PUBLISHED_NAMES = ("enwik8", "text8", "enwik8_large", "text8_large")
+
+
+@dataclass(frozen=True)
+class Original:
+    """How one of the originals is read."""
+
+    translate: Callable[[Mapping[str, Tensor], Mapping[str, Any]], Imported]
+    told_by_module: Callable[[Mapping[str, Any]], dict[str, Any]]
+    readings: Callable[[Imported], dict[str, Reading]]  # of the datasets it knows, by its names
+    sizes: dict[int, str]
+    protocol: Callable[[Imported], Protocol]
+
+
+def adaptive_span_readings(imported: Imported) -> dict[str, Reading]:
+    """Only an adaptive embedding wants its vocabulary sorted."""
+    return ADAPTIVE_SPAN_SORTED if hasattr(imported.model.embedding, "cutoffs") else ADAPTIVE_SPAN
+
+
+def with_memory(imported: Imported) -> Protocol:
+    """As long a memory as in training, and segments as long."""
+    settings = imported.settings
+    segment, memory = settings["tgt_len"], settings["mem_len"]
+    if not memory:
+        return Segments(segment)
+    return CachedMemory(segment, memory, same_length=bool(settings["same_length"]))
+
+
+ORIGINALS = {
+    **dict.fromkeys(
+        ("transformer-xl", "lmtool-fwms"),
+        Original(
+            from_transformer_xl.translate,
+            from_transformer_xl.told_by_module,
+            lambda imported: TRANSFORMER_XL,
+            SIZES,
+            with_memory,
+        ),
+    ),
+    "adaptive-span": Original(
+        from_adaptive_span.translate,
+        lambda attributes: {},
+        adaptive_span_readings,
+        ADAPTIVE_SPAN_SIZES,
+        lambda imported: CarriedState(),
+    ),
+}
+
+
+def import_checkpoint(
+    path: Path,
+    original: str,
+    data: Path | None = None,
+    dataset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+) -> Path:
+    """A new run folder with the model of the checkpoint; `settings`, in the original's words, go before its own."""
+    if original not in ORIGINALS:
+        raise unknown("original", original, list(ORIGINALS))
+    how = ORIGINALS[original]
+    checkpoint = pickles.read(path)
+    imported = how.translate(checkpoint.weights, {**how.told_by_module(checkpoint.attributes), **(settings or {})})
+    network = imported.build()
+    reading = choose_reading(how.readings(imported), how.sizes, imported.tokens, data, dataset)
+    codec = learn(reading)
+    if codec.size != imported.tokens:
+        raise UserError(
+            f"the vocabulary of {reading.corpus.name} in {reading.corpus.folder} has {codec.size:,} tokens, but the "
+            f"checkpoint knows {imported.tokens:,}: give the data folder that it was trained on"
+        )
+    protocol = how.protocol(imported)
+    recipe = Recipe(
+        name=f"{original}-{path.stem}",
+        data=Data(reading.corpus, reading.vocabulary, Contiguous(), segment=imported.segment),
+        model=imported.model,
+        run=Run(carry=True),
+        evaluation=protocol,
+    )
+    folder = make_folder(folder, recipe.name)
+    write_json(folder / "vocabulary.json", codec.to_json())
+    found = {"imported": {"from": original, "checkpoint": path.name}, "palimpsest": __version__}
+    write_json(folder / "environment.json", found | {"parameters": sum(p.numel() for p in network.parameters())})
+    Checkpoints(folder / "checkpoints").save(0, network, {})
+    write_json(folder / "recipe.json", to_json(recipe))
+    return folder
+
+
+def choose_reading(
+    known: dict[str, Reading], sizes: dict[int, str], tokens: int, data: Path | None, dataset: str | None
+) -> Reading:
+    if dataset is None:
+        dataset = sizes.get(tokens)
+        if dataset is None:
+            raise UserError(
+                f"a vocabulary of {tokens:,} tokens is that of no corpus the original knows: say which with --dataset, "
+                f"one of {', '.join(known)}, and where its files are with --data"
+            )
+    if data is not None:
+        return reading_of(data, dataset, known)
+    if dataset not in known:
+        raise unknown("dataset", dataset, list(known))
+    return known[dataset]
+
+
+def published(name: str, progress: Callable[[int, int | None], object]) -> Path:
+    """One of the models that adaptive-span published, downloaded once."""
+    if name not in PUBLISHED_NAMES:
+        raise unknown("checkpoint file or published adaptive-span model", name, list(PUBLISHED_NAMES))
+    path, address = cache() / "models" / f"adaptive-span-{name}.pt", PUBLISHED.format(name)
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    try:
+        download(address, partial, progress)
+    except Unreachable as reason:
+        raise UserError(f"{address} cannot be had ({reason}): put that file at {path} and ask again") from None
+    partial.rename(path)
+    return path

@@ -1,0 +1,116 @@
+"""The originals' own ways to score a text, target for target: where theirs leave tokens out, these do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..attention.spans import CachedSegments
+from ..errors import UserError
+from ..evaluation.perplexity import Protocol, Reader, Reading, Row, Window, Windows, check_counts
+
+
+@dataclass(frozen=True)
+class TransformerXLColumns(Protocol):
+    """Transformer-XL's eval.py: columns side by side, in segments with the memory of those before, if there is any."""
+
+    segment: int = 5  # tgt_len
+    memory: int = 0  # mem_len; without one every segment is read from a fresh state
+    extra: int = 0  # ext_len: tokens before a segment that are read again with it
+    same_length: bool = False  # switches it on, never off
+    clamp: int | None = None  # clamp_len; None: as the model was built
+    rows: int = 10  # batch_size
+
+    def __post_init__(self):
+        check_counts(segment=self.segment, rows=self.rows, clamp=self.clamp)
+        check_counts(0, memory=self.memory, extra=self.extra)
+        if self.same_length and not self.memory:
+            raise UserError("same_length with a memory of 0 would see nothing at all: give a memory, or leave it out")
+
+    def read(self, reader: Reader) -> Iterator[Reading]:
+        columns = cut_columns(len(reader.ids), self.rows)
+        reader = self.remembering(reader)
+        if self.memory == 0:
+            return reader.windows(self.windows(columns))
+        return reader.rows(
+            [Row(column.start, column.stop - 1, column.start) for column in columns], self.segment, self.extra
+        )
+
+    def remembering(self, reader: Reader) -> Reader:
+        if self.memory == 0:
+            return reader if self.clamp is None else reader.remembering(0, False, self.clamp)
+        caches = [part.spec for part in reader.model.modules() if isinstance(part, CachedSegments)]
+        same_length = self.same_length or any(cache.same_length for cache in caches)
+        return reader.remembering(self.memory, same_length, self.clamp, self.extra)
+
+    def windows(self, columns: list[range]) -> Iterator[Window]:
+        for start in range(0, len(columns[0]) - 1, self.segment):
+            again = min(self.extra, start)
+            for column in columns:
+                end = min(column.start + start + self.segment, column.stop - 1)
+                yield Window(column.start + start - again, end, again)
+
+    def unscored(self, tokens: int) -> list[range]:
+        columns = cut_columns(tokens, self.rows)
+        return [*(column[:1] for column in columns), range(columns[-1].stop, tokens)]
+
+
+@dataclass(frozen=True)
+class LmtoolSlidingWindow(Windows):
+    """lmtool's eval_sliding_window.py: columns side by side, a window for each target, the first one scored whole."""
+
+    context: int = 5  # tgt_len
+    skip_first: bool = False  # of the first window, too, only the last target counts
+    clamp: int | None = None  # clamp_len; None: as the model was built
+    rows: int = 10  # batch_size
+
+    def __post_init__(self):
+        check_counts(context=self.context, rows=self.rows, clamp=self.clamp)
+
+    def read(self, reader: Reader) -> Iterator[Reading]:
+        windows = self.windows(reader.targets)
+        return (reader if self.clamp is None else reader.remembering(0, False, self.clamp)).windows(windows)
+
+    def windows(self, targets: int) -> Iterator[Window]:
+        for column in cut_columns(targets + 1, self.rows, least=self.context + 1):
+            for start in column[: -self.context]:
+                whole = start == column.start and not self.skip_first
+                yield Window(start, start + self.context, 0 if whole else self.context - 1)
+
+    def unscored(self, tokens: int) -> list[range]:
+        columns = cut_columns(tokens, self.rows, least=self.context + 1)
+        skipped = self.context if self.skip_first else 1
+        return [*(column[:skipped] for column in columns), range(columns[-1].stop, tokens)]
+
+
+@dataclass(frozen=True)
+class AdaptiveSpanBlocks(Protocol):
+    """adaptive-span's --full-eval-mode: rows side by side, in whole blocks that hand on the model's own state."""
+
+    segment: int = 512  # block-sz
+    rows: int = 8  # batch-sz
+
+    def __post_init__(self):
+        check_counts(segment=self.segment, rows=self.rows)
+
+    def read(self, reader: Reader) -> Iterator[Reading]:
+        rows = [Row(scored.start - 1, scored.stop - 1, scored.start - 1) for scored in self.scored(len(reader.ids))]
+        return reader.rows(rows, self.segment)
+
+    def scored(self, tokens: int) -> list[range]:
+        """The targets of each row: those of its whole blocks."""
+        rows = cut_columns(tokens, self.rows, least=self.segment + 1)
+        return [row[1 : 1 + (len(row) - 1) // self.segment * self.segment] for row in rows]
+
+    def unscored(self, tokens: int) -> list[range]:
+        ends = [0, *(scored.stop for scored in self.scored(tokens))]
+        starts = [*(scored.start for scored in self.scored(tokens)), tokens]
+        return [range(end, start) for end, start in zip(ends, starts, strict=True)]
+
+
+def cut_columns(tokens: int, rows: int, least: int = 2) -> list[range]:
+    """Equally long parts of a text one after the other; what is left at its end is dropped."""
+    length = tokens // rows
+    if length < least:
+        raise UserError(
+            f"{rows} rows of {tokens:,} tokens have {length:,} each, and need at least {least:,}: ask for fewer rows"
+        )
+    return [range(row * length, (row + 1) * length) for row in range(rows)]

@@ -1,0 +1,73 @@
+"""The originals' evaluation scripts against ours: folders with `runs` in config.json and their losses beside it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from palimpsest.evaluation.perplexity import Protocol, Reader, evaluate
+from palimpsest.legacy.protocols import LmtoolSlidingWindow, TransformerXLColumns
+
+SETTINGS = {"bsz", "reset_length", "clamp_len", "same_length", "sliding", "skip_first"}
+RESULTS = {"mean_loss", "ppl", "bpc", "positions", "n_model_calls"}
+MEAN, TOKEN = 1e-5, 2e-5  # nats
+
+
+def check(folder: Path, build: Callable[[Path], nn.Module]) -> None:
+    """Every run of the folder; `build` makes our model of its configuration and weights."""
+    config = json.loads((folder / "config.json").read_text())
+    numbers = load_file(folder / "io.safetensors")
+    ids, model = numbers["stream"].numpy(), build(folder).eval()
+    assert config["runs"], f"{folder} has no runs"
+    for name, run in config["runs"].items():
+        check_run(f"{folder.name}, {name}", model, ids, run, numbers[f"{name}.token_loss"], grouped(config, run))
+
+
+def check_run(what: str, model: nn.Module, ids: np.ndarray, run: dict[str, Any], expected: Tensor, sort: bool) -> None:
+    protocol = protocol_of(what, run)
+    score = evaluate(model, ids, protocol, None, len(ids))
+    assert score.tokens == run["positions"], f"{what}: {score.tokens} targets, expected {run['positions']}"
+    error = abs(score.nats_per_token - run["mean_loss"])
+    assert error <= MEAN, f"{what}: {score.nats_per_token} nats, expected {run['mean_loss']}"
+    found = losses(protocol, model, ids, run["bsz"])
+    assert found.shape == expected.shape, f"{what}: {tuple(found.shape)}, expected {tuple(expected.shape)}"
+    if sort:
+        found, expected = (in_order_of_size(table, run["reset_length"][0]) for table in (found, expected))
+    error = (found - expected.double()).abs().max().item()
+    assert error <= TOKEN, f"{what}: a target is off by {error:.1e} nats"
+
+
+def protocol_of(what: str, run: dict[str, Any]) -> Protocol:
+    strange = run.keys() - SETTINGS - RESULTS
+    assert not strange, f"{what}: settings that are not understood: {', '.join(sorted(strange))}"
+    length, extra, memory = run["reset_length"]
+    clamp = run.get("clamp_len", -1)
+    clamp = clamp if clamp > 0 else None
+    if run.get("sliding", False):
+        assert (extra, memory) == (0, 0), f"{what}: sliding windows with extra context or memory are not understood"
+        return LmtoolSlidingWindow(length, run.get("skip_first", False), clamp, run["bsz"])
+    return TransformerXLColumns(length, memory, extra, run.get("same_length", False), clamp, run["bsz"])
+
+
+def losses(protocol: Protocol, model: nn.Module, ids: np.ndarray, rows: int) -> Tensor:
+    """Of every target that counts, as the originals keep them: one column for each row of the text."""
+    found = np.full(len(ids), np.nan)
+    with torch.inference_mode():
+        for first, nats, _ in protocol.read(Reader(model, ids, torch.device("cpu"), tokens_at_once=4096)):
+            found[first : first + len(nats)] = nats.numpy()
+    table = found[: len(ids) // rows * rows].reshape(rows, -1).T
+    return torch.from_numpy(table[~np.isnan(table).any(axis=1)])
+
+
+def grouped(config: dict[str, Any], run: dict[str, Any]) -> bool:
+    """The adaptive softmax of eval.py returns the targets of a segment cluster by cluster."""
+    return bool(config["constructor"].get("cutoffs")) and not run.get("sliding", False)
+
+
+def in_order_of_size(table: Tensor, segment: int) -> Tensor:
+    return torch.cat([piece.flatten().sort().values for piece in table.double().split(segment)])
