@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-import palimpsest.legacy  # the laws hold for its parts too
+import palimpsest.legacy  # noqa: F401 (the laws hold for its parts too)
 
 HERE = Path(__file__).parent
 EXACT = (HERE / "laws", HERE / "papers")

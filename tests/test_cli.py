@@ -260,7 +260,7 @@ def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
         ("--updat-rule Sum", "did you mean --update-rule?"),
         ("--update-rule Smu", "did you mean Sum?"),
         ("--model.block.dropuot 0.1", "did you mean --model.block.dropout?"),
-        ("--dropout 0.1", "--model.block.dropout, --model.embedding.dropout: say which"),
+        ("--dropout 0.1", "--model.block.dropout, --model.embedding.dropout, --model.head.dropout: say which"),
         ("--steps many", "--run.steps"),
         ("--steps 0", "at least 1"),
         (

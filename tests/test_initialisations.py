@@ -220,7 +220,7 @@ MODELS = [
     transformer_xl(TransformerXLStart(), "relative", "tied tables"),
     transformer_xl(TransformerXLUniformStart(), "learned relative", "a projected table"),
     adaptive_span(FIXED, PLAIN),
-    adaptive_span(PostNorm(PastAttention(LIMIT, PersistentVectors(COUNT), HEADS), feed_forward=None), TIED),
+    adaptive_span(ALL_ATTENTION, TIED),
 ]
 every_model = pytest.mark.parametrize("spec", MODELS, ids=lambda spec: type(spec.initialisation).__name__)
 

@@ -499,7 +499,7 @@ def test_adaptive_span_reads_its_folders_too(original):
 
 
 def test_a_data_folder_that_lacks_a_file_is_told_which(tmp_path):
-    with pytest.raises(UserError, match=r"has no train\.txt: the vocabulary of wt103 is counted"):
+    with pytest.raises(UserError, match=r"has no train\.txt: the vocabulary of wikitext-103 is counted"):
         vocabulary_from(tmp_path, "wt103")
     (tmp_path / "train.txt").write_text("a\n")
     assert vocabulary_from(tmp_path, "wt103").words == ["<eos>", "a"]

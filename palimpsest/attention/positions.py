@@ -6,6 +6,7 @@ queries or keys `b t h k`, given the places `b t` of the tokens, counted from th
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from ..spec import Spec
 
 
 class Positions(Spec):
+    segment_invariant: ClassVar[bool] = True  # whether it does not matter how a text is cut into segments
+
     def clamping(self, clamp: int) -> "Positions":
         """The same, with all that is farther than `clamp` looking like it; itself where nothing can be clamped."""
         return self

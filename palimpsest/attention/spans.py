@@ -20,6 +20,7 @@ BUCKET = 64  # windows of adaptive spans are multiples of it
 class Span(Spec):
     keeps_hidden: ClassVar[bool] = False  # hidden states, instead of keys and values
     segment_invariant: bool  # whether it does not matter how a text is cut into segments
+    remembers: bool = True  # whether anything of a segment is left for the next
 
     def build(self, heads: int) -> "SpanModule":
         raise NotImplementedError
@@ -104,6 +105,10 @@ class SegmentCache(Span):
     @property
     def segment_invariant(self) -> bool:
         return self.same_length
+
+    @property
+    def remembers(self) -> bool:
+        return self.memory > 0
 
     def build(self, heads: int) -> "CachedSegments":
         return CachedSegments(self)

@@ -1,4 +1,7 @@
-"""Generation: one token at a time, from the state after all the tokens before. A page never grows."""
+"""Generation: one token at a time, from the state after all the tokens before. A page never grows.
+
+A model that keeps nothing from one segment to the next is shown the last tokens again for each new one.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,12 +50,22 @@ def keep_nucleus(logits: Tensor, top_p: float) -> Tensor:
 
 
 def generate(
-    model: nn.Module, prompt: Tensor, sampling: Sampling, generator: torch.Generator, segment: int = 512
+    model: nn.Module,
+    prompt: Tensor,
+    sampling: Sampling,
+    generator: torch.Generator,
+    segment: int = 512,
+    window: int | None = None,
 ) -> Iterator[int]:
-    """Tokens that follow the prompt, `t`, for ever: the caller decides when it is enough."""
+    """Tokens that follow the prompt, `t`, for ever: the caller decides when it is enough.
+
+    With a `window`, each is foretold from so many tokens before it, read afresh; without, from the state.
+    """
     if prompt.numel() == 0:
         raise UserError("the prompt is empty: give at least one token to begin with")
     model.eval()
+    if window is not None:
+        yield from generate_afresh(model, prompt[None], sampling, generator, window)
     with torch.inference_mode():
         state, log_probabilities = None, None
         for piece in prompt[None].split(segment, dim=1):
@@ -63,3 +76,15 @@ def generate(
         with torch.inference_mode():
             step = token[:, None].to(prompt.device)
             log_probabilities, state = model.predict(step, state)  # pyright: ignore[reportCallIssue]
+
+
+def generate_afresh(
+    model: nn.Module, text: Tensor, sampling: Sampling, generator: torch.Generator, window: int
+) -> Iterator[int]:
+    while True:
+        text = text[:, -window:]
+        with torch.inference_mode():
+            log_probabilities, _ = model.predict(text)  # pyright: ignore[reportCallIssue]
+        token = sampling.draw(log_probabilities, generator)
+        yield int(token)
+        text = torch.cat([text, token[:, None].to(text.device)], dim=1)

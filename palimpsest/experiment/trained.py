@@ -45,7 +45,8 @@ class Trained:
     def stream(self, prompt: str, length: int, sampling: Sampling, seed: int = 1) -> Iterator[str]:
         """The same in small pieces, each as soon as it can be printed."""
         ids = torch.from_numpy(self.codec.encode(prompt)).to(self.world.device)
-        tokens = generate(self.model, ids, sampling, torch.Generator().manual_seed(seed))
+        window = None if self.recipe.model.block.remembers else self.recipe.data.segment
+        tokens = generate(self.model, ids, sampling, torch.Generator().manual_seed(seed), window=window)
         printer = self.codec.stream()
         for token in islice(tokens, length):
             yield printer(token)

@@ -114,6 +114,9 @@ class AdaptivePastAttentionMixer(PastAttentionMixer):
         super().__init__(spec, width, norm)
         self.ratio = nn.Parameter(torch.full((spec.heads,), spec.initial))
 
+    def initialise(self, generator: torch.Generator) -> None:
+        nn.init.constant_(self.ratio, self.spec.initial)
+
     def spans(self) -> list[int]:
         ratios = [self.spec.initial] * self.spec.heads if self.ratio.is_meta else self.ratio.tolist()
         return [min(self.spec.limit, max(0, ceil(ratio * self.spec.limit) + self.spec.ramp)) for ratio in ratios]

@@ -28,6 +28,7 @@ class CountdownSinusoidal(AddedPositions):
 
     clamp: int | None = None
     base: float = 10000.0
+    segment_invariant = False
 
     def clamping(self, clamp: int) -> "CountdownSinusoidal":
         return replace(self, clamp=clamp)
@@ -60,6 +61,7 @@ class CountdownLearned(AddedPositions):
     """A learned vector for each place counted from the end of the segment; the farthest one serves all beyond."""
 
     reach: int = 512
+    segment_invariant = False
 
     def build(self, width: int, heads: int, head_width: int) -> "CountdownVectors":
         return CountdownVectors(self, width)
@@ -177,8 +179,23 @@ class PreNormUnclosed(PreNorm):
         return nn.Identity()
 
 
+class CodedBlocks(Block):
+    """Blocks whose codes depend on where a segment ends."""
+
+    block: Block
+    segment_invariant = False
+
+    @property
+    def remembers(self) -> bool:
+        return self.block.remembers
+
+    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Block:
+        block = self.block.remembering(memory, same_length, clamp, extra)
+        return replace(self, block=block)  # pyright: ignore[reportCallIssue]
+
+
 @dataclass(frozen=True)
-class FirstLayerCodes(Block):
+class FirstLayerCodes(CodedBlocks):
     """Blocks of which only the first adds codes to its memory: the positions of the embedding, once more."""
 
     block: Block = PostNorm(mixer=AbsoluteAttention(memory_codes=CountdownSinusoidal()))
@@ -188,18 +205,12 @@ class FirstLayerCodes(Block):
             return self.block
         return replace(self.block, mixer=replace(self.block.mixer, memory_codes=None))  # pyright: ignore
 
-    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Block:
-        return replace(self, block=self.block.remembering(memory, same_length, clamp, extra))
-
 
 @dataclass(frozen=True)
-class CodesAtEveryLayer(Block):
+class CodesAtEveryLayer(CodedBlocks):
     """Each block adds its mixer's codes to all that enters it, also to what skips the mixer."""
 
     block: Block = PostNorm(mixer=AbsoluteAttention(memory_codes=CountdownLearned()))
-
-    def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Block:
-        return replace(self, block=self.block.remembering(memory, same_length, clamp, extra))
 
     def build(self, width: int) -> "CodedBlock":
         return CodedBlock(self.block.build(width))

@@ -24,6 +24,11 @@ class Mixer(Spec):
         """Whether it does not matter how a text is cut into segments."""
         return True
 
+    @property
+    def remembers(self) -> bool:
+        """Whether anything of a segment is left for the next."""
+        return True
+
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> "Mixer":
         """The same mixer, to be used with so long a memory of hidden states; itself where there is no such memory."""
         return self

@@ -27,7 +27,11 @@ class SoftmaxAttention(Mixer):
 
     @property
     def segment_invariant(self) -> bool:
-        return self.span.segment_invariant
+        return self.span.segment_invariant and self.positions.segment_invariant
+
+    @property
+    def remembers(self) -> bool:
+        return self.span.remembers
 
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Mixer:
         if isinstance(self.span, Adaptive):

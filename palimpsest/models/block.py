@@ -17,6 +17,9 @@ from .norms import LayerNorm, Norm, RMSNorm
 class Block(Spec):
     """Builds a module `forward(x, state) -> (x, state)`; the state is its mixer's."""
 
+    segment_invariant: bool  # whether it does not matter how a text is cut into segments
+    remembers: bool  # whether anything of a segment is left for the next
+
     def at(self, layer: int) -> "Block":
         """The block that stands at this layer, counted from zero."""
         return self
@@ -40,6 +43,14 @@ class MixerBlock(Block):
     feed_forward: FeedForward | None
     norm: Norm
     dropout: float
+
+    @property
+    def segment_invariant(self) -> bool:
+        return self.mixer.segment_invariant
+
+    @property
+    def remembers(self) -> bool:
+        return self.mixer.remembers
 
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Block:
         return replace(self, mixer=self.mixer.remembering(memory, same_length, clamp, extra))  # pyright: ignore[reportArgumentType]
@@ -126,6 +137,14 @@ class Hybrid(Block):
 
     def at(self, layer: int) -> Block:
         return (self.usual if (layer + 1) % self.every else self.other).at(layer)
+
+    @property
+    def segment_invariant(self) -> bool:
+        return self.usual.segment_invariant and self.other.segment_invariant
+
+    @property
+    def remembers(self) -> bool:
+        return self.usual.remembers and self.other.remembers
 
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Block:
         usual, other = (block.remembering(memory, same_length, clamp, extra) for block in (self.usual, self.other))

@@ -31,6 +31,11 @@ class LanguageModel(Spec):
         if self.layers < 1:
             raise UserError(f"a model has at least one layer; found {self.layers}")
 
+    @property
+    def segment_invariant(self) -> bool:
+        """Whether it does not matter how a text is cut into segments."""
+        return self.block.segment_invariant and self.embedding.positions.segment_invariant
+
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> "LanguageModel":
         """The same model, to be used with so long a memory of hidden states."""
         block = self.block.remembering(memory, same_length, clamp, extra)

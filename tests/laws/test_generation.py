@@ -5,8 +5,11 @@ from itertools import islice
 import pytest
 import torch
 
+from palimpsest.attention.spans import SegmentCache
 from palimpsest.errors import UserError
 from palimpsest.evaluation.generation import Sampling, generate, keep_nucleus
+from palimpsest.mixers import SoftmaxAttention
+from palimpsest.models.block import PreNorm
 from palimpsest.models.language_model import LanguageModel
 from palimpsest.state import leaves
 
@@ -44,6 +47,19 @@ def test_the_seed_decides_and_the_global_generator_does_not(model):
 
 def test_how_the_prompt_is_cut_does_not_matter(model):
     assert write(model, Sampling(1.0), segment=2) == write(model, Sampling(1.0))
+
+
+def test_a_model_that_keeps_nothing_is_shown_the_last_tokens_again():
+    forgetful = PreNorm(mixer=SoftmaxAttention(span=SegmentCache(0)))
+    model = LanguageModel(width=16, layers=2, block=forgetful).build(11, torch.Generator().manual_seed(0))
+    assert not forgetful.remembers
+    text, window = [1, 2, 3, 4, 5], 7
+    for _ in range(20):
+        with torch.no_grad():
+            text.append(int(model.predict(torch.tensor([text[-window:]]))[0].argmax()))
+    generator = torch.Generator()
+    tokens = generate(model, torch.tensor(text[:5]), Sampling(temperature=0), generator, window=window)
+    assert list(islice(tokens, 20)) == text[5:]
 
 
 def test_draws_follow_the_distribution():

@@ -16,7 +16,7 @@ from palimpsest.memory.read_outs import GatedNorm
 from palimpsest.memory.update_rules import UpdateRule
 from palimpsest.mixers.fast_weight import FastWeight
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
-from palimpsest.models.block import Block, Hybrid, PreNorm
+from palimpsest.models.block import Block, Hybrid, MixerBlock, PreNorm
 from palimpsest.models.embeddings import Embedding, TokenEmbedding
 from palimpsest.models.feed_forward import FeedForward
 from palimpsest.models.heads import Head, SoftmaxHead
@@ -30,7 +30,8 @@ TOKENS, WIDTH, LENGTH = 11, 8, 6
 SMALL = LanguageModel(width=WIDTH, layers=2, initialisation=Scaled())
 
 FEED_FORWARDS = [None, *(variant(inner=12) for variant in FeedForward.variants())]
-SIMPLE_BLOCKS = [variant for variant in Block.variants() if variant is not Hybrid]
+SIMPLE_BLOCKS = MixerBlock.variants()
+OTHER_BLOCKS = [variant() for variant in Block.variants() if variant is not Hybrid and variant not in SIMPLE_BLOCKS]
 BLOCKS = [
     block(mixer=mixer, feed_forward=feed_forward, norm=norm())
     for block, mixer, feed_forward, norm in product(
@@ -48,7 +49,7 @@ EMBEDDINGS += [
 ]
 HEADS = [*(variant() for variant in Head.variants()), SoftmaxHead(tied=True)]
 INITIALISATIONS = [variant() for variant in Initialisation.variants()]
-MODELS = [replace(SMALL, block=block) for block in BLOCKS + HYBRIDS]
+MODELS = [replace(SMALL, block=block) for block in BLOCKS + HYBRIDS + OTHER_BLOCKS]
 MODELS += [
     replace(SMALL, embedding=embedding, head=head, initialisation=initialisation)
     for embedding, head, initialisation in product(EMBEDDINGS, HEADS, INITIALISATIONS)
@@ -64,6 +65,7 @@ def brief(part) -> str:
 
 
 every_model = pytest.mark.parametrize("spec", MODELS, ids=brief)
+every_invariant_model = pytest.mark.parametrize("spec", [spec for spec in MODELS if spec.segment_invariant], ids=brief)
 every_head = pytest.mark.parametrize("head", HEADS, ids=brief)
 every_initialisation = pytest.mark.parametrize("initialisation", INITIALISATIONS, ids=brief)
 
@@ -97,7 +99,7 @@ def test_nats_are_minus_the_logarithm_of_the_softmax_at_the_target(spec):
     close(nats, -probabilities.gather(-1, batch.targets[..., None]).squeeze(-1).log())
 
 
-@every_model
+@every_invariant_model
 def test_what_is_predicted_is_what_is_scored(spec):
     model, batch = built(spec), drawn()
     nats, _ = model(batch)
@@ -108,7 +110,7 @@ def test_what_is_predicted_is_what_is_scored(spec):
         states_close(state, model(tokens(batch, slice(length)))[1])
 
 
-@every_model
+@every_invariant_model
 def test_predicting_token_by_token_is_scoring_one_segment(spec):
     model, batch = built(spec), drawn()
     expected, expected_state = model(batch)
@@ -120,7 +122,7 @@ def test_predicting_token_by_token_is_scoring_one_segment(spec):
     states_close(state, expected_state)
 
 
-@every_model
+@every_invariant_model
 def test_cutting_a_segment_anywhere_changes_nothing(spec):
     model, batch = built(spec), drawn()
     nats, expected_state = model(batch)
