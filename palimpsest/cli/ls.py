@@ -62,7 +62,7 @@ def signature(part: type[Spec]) -> str:
 
 def shorten(signature: str) -> str:
     """`Muon(rate=0.02, momentum=0.95, …)`"""
-    while len(signature) > 34:
+    while len(signature) > 34 and "(" in signature:  # a name alone is never cut
         shown = signature.removesuffix(", …)")
         signature = f"{shown.rpartition(', ')[0]}, …)" if ", " in shown else f"{shown.partition('(')[0]}(…)"
     return signature

@@ -36,8 +36,8 @@ class Protocol(Spec):
         """Every target that counts, once."""
         raise NotImplementedError
 
-    def unscored(self, tokens: int) -> list[range]:
-        """Which of so many tokens are never targets: of ours the first alone, which nothing foretells."""
+    def unscored(self, ids: np.ndarray) -> list[range]:
+        """Which tokens of a text are never targets: of ours the first alone, which nothing foretells."""
         return [range(1)]
 
 

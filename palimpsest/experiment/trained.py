@@ -59,7 +59,7 @@ class Trained:
     def evaluate(self, split: Split, protocol: Protocol | None = None) -> Score:
         protocol = protocol or self.recipe.evaluation
         # what is context only was not predicted: the score is of the rest of the text
-        missed = [self.codec.decode(split.ids[where.start : where.stop]) for where in protocol.unscored(split.tokens)]
+        missed = [self.codec.decode(split.ids[where.start : where.stop]) for where in protocol.unscored(split.ids)]
         characters = None if split.characters is None else split.characters - sum(map(len, missed))
         size = split.bytes - sum(len(text.encode("utf-8", errors="surrogateescape")) for text in missed)
         return evaluate(self.model, split.ids, protocol, characters, size, self.world.device)

@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..attention.spans import CachedSegments
+from ..batch import Batch
 from ..errors import UserError
 from ..evaluation.perplexity import Protocol, Reader, Reading, Row, Window, Windows, check_counts
+from .streams import TransformerXLSentences
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,47 @@ class TransformerXLColumns(Protocol):
                 end = min(column.start + start + self.segment, column.stop - 1)
                 yield Window(column.start + start - again, end, again)
 
-    def unscored(self, tokens: int) -> list[range]:
-        columns = cut_columns(tokens, self.rows)
-        return [*(column[:1] for column in columns), range(columns[-1].stop, tokens)]
+    def unscored(self, ids: np.ndarray) -> list[range]:
+        columns = cut_columns(len(ids), self.rows)
+        return [*(column[:1] for column in columns), range(columns[-1].stop, len(ids))]
+
+
+@dataclass(frozen=True)
+class TransformerXLSentenceRows(Protocol):
+    """Transformer-XL's eval.py on One Billion Word: rows that take the next sentence when they have read one."""
+
+    segment: int = 32  # tgt_len
+    memory: int = 128  # mem_len
+    same_length: bool = False
+    clamp: int | None = None  # clamp_len; None: as the model was built
+    rows: int = 10  # batch_size
+
+    def __post_init__(self):
+        check_counts(segment=self.segment, rows=self.rows, clamp=self.clamp)
+        check_counts(0, memory=self.memory)
+
+    def read(self, reader: Reader) -> Iterator[Reading]:
+        reader, state, before = reader.remembering(self.memory, self.same_length, self.clamp), None, 0
+        for places in self.places(reader.ids):
+            nats, state = reader.model(Batch.at(reader.ids, places).to(reader.device), state)
+            for row, line in zip(places, nats.double().cpu(), strict=True):
+                for piece in np.split(np.arange(self.segment), np.flatnonzero(np.diff(row) != 1) + 1):
+                    yield Reading(int(row[piece[0]]) + 1, line[piece], before + piece + 1)
+            before += self.segment
+
+    def places(self, ids: np.ndarray) -> Iterator[np.ndarray]:
+        """Where each batch of the text is read, `b t`."""
+        stream = TransformerXLSentences().build(ids, self.rows, self.segment, seed=0)
+        while (places := stream.read()) is not None:
+            yield places
+
+    def unscored(self, ids: np.ndarray) -> list[range]:
+        scored = np.zeros(len(ids) + 1, bool)
+        for places in self.places(ids):
+            scored[places + 1] = True
+        left = np.flatnonzero(~scored[:-1])
+        runs = np.split(left, np.flatnonzero(np.diff(left) != 1) + 1)
+        return [range(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
 
 
 @dataclass(frozen=True)
@@ -75,10 +117,10 @@ class LmtoolSlidingWindow(Windows):
                 whole = start == column.start and not self.skip_first
                 yield Window(start, start + self.context, 0 if whole else self.context - 1)
 
-    def unscored(self, tokens: int) -> list[range]:
-        columns = cut_columns(tokens, self.rows, least=self.context + 1)
+    def unscored(self, ids: np.ndarray) -> list[range]:
+        columns = cut_columns(len(ids), self.rows, least=self.context + 1)
         skipped = self.context if self.skip_first else 1
-        return [*(column[:skipped] for column in columns), range(columns[-1].stop, tokens)]
+        return [*(column[:skipped] for column in columns), range(columns[-1].stop, len(ids))]
 
 
 @dataclass(frozen=True)
@@ -100,9 +142,10 @@ class AdaptiveSpanBlocks(Protocol):
         rows = cut_columns(tokens, self.rows, least=self.segment + 1)
         return [row[1 : 1 + (len(row) - 1) // self.segment * self.segment] for row in rows]
 
-    def unscored(self, tokens: int) -> list[range]:
-        ends = [0, *(scored.stop for scored in self.scored(tokens))]
-        starts = [*(scored.start for scored in self.scored(tokens)), tokens]
+    def unscored(self, ids: np.ndarray) -> list[range]:
+        scored = self.scored(len(ids))
+        ends = [0, *(targets.stop for targets in scored)]
+        starts = [*(targets.start for targets in scored), len(ids)]
         return [range(end, start) for end, start in zip(ends, starts, strict=True)]
 
 

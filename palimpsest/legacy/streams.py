@@ -101,7 +101,7 @@ class SentenceOrder(Order):
         """The sentences of each file in the order in which an epoch takes them."""
         raise NotImplementedError
 
-    def build(self, ids: np.ndarray, batch: int, segment: int, seed: int) -> Stream:
+    def build(self, ids: np.ndarray, batch: int, segment: int, seed: int) -> "SentenceStream":
         return SentenceStream(self, ids, batch, segment, seed)
 
 
@@ -147,7 +147,7 @@ class SentenceStream(Stream):
     def next(self) -> tuple[Batch, bool]:
         for _ in range(len(self.files) + 1):
             continuing = self._file > 0 or self._step > 0
-            if (places := self._read()) is not None:
+            if (places := self.read()) is not None:
                 return Batch.at(self.ids, places, places.shape[1] - self.segment), continuing
             self._turn_over()
         raise too_short(len(self.ids), self.batch * (self.segment + 1), self.batch, self.segment)
@@ -160,7 +160,7 @@ class SentenceStream(Stream):
         self._epoch = position["epoch"]
         self._open(position["file"])
         for step in range(position["step"]):
-            if self._read() is None:
+            if self.read() is None:
                 raise no_such_step(position["step"], step)
 
     def _open(self, file: int) -> None:
@@ -175,7 +175,7 @@ class SentenceStream(Stream):
         else:
             self.seek({"epoch": self._epoch + 1, "file": 0, "step": 0})
 
-    def _read(self) -> np.ndarray | None:
+    def read(self) -> np.ndarray | None:
         """Where the next batch is to be read, extra tokens included; None at the end of the file."""
         places = np.empty((self.batch, self.segment), np.int64)
         for row in range(self.batch):

@@ -229,7 +229,7 @@ class SentenceCodec(WordCodec):
         return super().encode_bytes(closed(raw))
 
     def _marked(self, text: str) -> Iterator[str]:
-        for line in re.findall("[^\n]*\n|[^\n]+", text):
+        for line in re.findall("[^\n]*\n|[^\n]+", text) or [""]:
             yield SENTENCE
             yield from line.split()
             if line.endswith("\n"):

@@ -57,4 +57,4 @@ def test_every_recipe_trains_on_the_device_as_on_the_cpu(name, tmp_path):
         run = train(toy(find_recipe(name), steps=4, device=device), tmp_path / device, quiet())
         losses[device] = [record["nats"] for record in metrics(run)]
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=2e-3)
-    assert load(tmp_path / "cuda", device="cuda").generate("A", length=3)
+    assert load(tmp_path / "cuda", device="cuda").generate("a", length=3)

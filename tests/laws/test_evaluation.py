@@ -24,7 +24,13 @@ from palimpsest.evaluation.perplexity import (
     SlidingWindow,
     evaluate,
 )
-from palimpsest.legacy.protocols import AdaptiveSpanBlocks, LmtoolSlidingWindow, TransformerXLColumns
+from palimpsest.legacy.protocols import (
+    AdaptiveSpanBlocks,
+    LmtoolSlidingWindow,
+    TransformerXLColumns,
+    TransformerXLSentenceRows,
+)
+from palimpsest.legacy.streams import TransformerXLSentences
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
 from palimpsest.models.block import PreNorm
 from palimpsest.models.language_model import LanguageModel
@@ -50,6 +56,7 @@ originals = [
     AdaptiveSpanBlocks(4, rows=4),
     AdaptiveSpanBlocks(10, rows=1),
 ]
+in_sentences = TransformerXLSentenceRows(4, 3, rows=2)
 every_protocol = pytest.mark.parametrize("protocol", ours + originals, ids=repr)
 relative = SoftmaxAttention(SinusoidalRelative(), SegmentCache(6))
 models = {"fast weights": PreNorm(), "attention": PreNorm(mixer=SoftmaxAttention())}
@@ -105,7 +112,25 @@ def nats(model, ids, start, end):
 
 
 def test_every_protocol_has_an_example_here():
-    assert {type(protocol) for protocol in ours + originals} == set(Protocol.variants())
+    assert {type(protocol) for protocol in ours + originals + [in_sentences]} == set(Protocol.variants())
+
+
+def test_rows_that_take_the_next_sentence_are_scored_as_the_original_scores_them(remembering):
+    sentences = [[0, *words, 0] for words in ([3, 4, 5], [6], [7, 8, 9, 10, 1, 2, 3], [4, 4], [5, 6, 7, 8], [9, 1])]
+    ids = np.array([token for sentence in sentences for token in sentence])
+    stream = TransformerXLSentences().build(ids, 2, 4, seed=0)
+    model, state, expected = remembering.remembering(3), None, []
+    while stream.position()["epoch"] == 0:
+        batch, _ = stream.next()
+        if stream.position()["epoch"] == 0:
+            with torch.no_grad():
+                found, state = model(batch, state)
+            expected += found.flatten().tolist()
+    found = targets_of(in_sentences, remembering, ids)
+    close(torch.tensor(sorted(found.values())), torch.tensor(sorted(expected)))
+    left_out = {place for where in in_sentences.unscored(ids) for place in where}
+    assert left_out == set(range(len(ids))) - found.keys()
+    assert not [place for place in found if place in np.flatnonzero(ids == 0)[::2]], "a mark that begins a sentence"
 
 
 @pytest.mark.parametrize("protocol", ours, ids=repr)
@@ -120,7 +145,7 @@ def test_every_target_is_counted_once(protocol, length, ids, remembering):
 @every_protocol
 @pytest.mark.parametrize("length", [42, 44, 45, 46])
 def test_what_a_protocol_leaves_out_it_owns_up_to(protocol, length, ids, remembering):
-    left_out = [place for where in protocol.unscored(length) for place in where]
+    left_out = [place for where in protocol.unscored(ids[:length]) for place in where]
     scored = targets_of(protocol, remembering, ids[:length])
     assert sorted([*scored, *left_out]) == list(range(length))
 
