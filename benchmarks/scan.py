@@ -2,41 +2,34 @@
 
     python benchmarks/scan.py [--threads 2] [--quick] [--output FILE]
 
-Time is that of a forward and a backward pass in float32, with the gradient of every input. The contenders take
-turns; the median of the turns is shown, and the quartiles around it. Before anything is timed, loop and chunked
-form must agree. A busy machine slows many small operations more than few large ones, so quartiles that lie far
-apart make a run worthless, and it says so.
-
-Memory is the peak resident size of a fresh process during one such pass, inputs and gradients included, less its
-peak before, when torch is loaded and a pass of a hundredth of the size is done; the median of three processes. They
-have one thread each, and tensors are given back to the system at once: what threads and the allocator keep for
-themselves would make short sequences look large.
+Time is that of a forward and a backward pass, with the gradient of every input. Before anything is timed, loop and
+chunked form must agree.
 """
 
-import argparse
-import json
-import os
-import platform
-import resource
-import shlex
-import statistics
-import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from multiprocessing import get_context
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from measuring import (
+    Contender,
+    Pass,
+    Ratio,
+    Results,
+    Timing,
+    disagreement,
+    options,
+    peak_memory,
+    save,
+    show,
+    time_in_turns,
+)
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from palimpsest.kernels import Gates, memory_scan
 
 RESULTS = Path(__file__).parent / "results" / "scan-cpu.json"
-AGREEMENT = 1e-4  # of the largest number: float32 over a few hundred tokens
 
 
 @dataclass(frozen=True)
@@ -119,13 +112,12 @@ Scan = Callable[[Problem], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Contender:
+class Scanner(Contender):
     scan: Scan
     rule: Rule
     size: Size
 
-    def ready(self) -> Callable[[], list[Tensor]]:
-        """The pass that is measured: it returns reads, last memory and the gradient of every input."""
+    def ready(self) -> Pass:
         problem = draw(self.size, self.rule)
         weights = torch.randn(problem.values.shape, generator=torch.Generator().manual_seed(1))
 
@@ -136,70 +128,8 @@ class Contender:
 
         return forward_and_backward
 
-
-def disagreement(one: Contender, other: Contender) -> float:
-    """The largest difference between their results, each in units of its largest number."""
-    pairs = zip(one.ready()(), other.ready()(), strict=True)
-    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of a forward and a backward pass."""
-
-    median: float
-    lower_quartile: float
-    upper_quartile: float
-    turns: int
-
-    @property
-    def steady(self) -> bool:
-        return self.upper_quartile < 1.25 * self.lower_quartile
-
-
-def time_in_turns(contenders: dict[str, Contender], turns: int) -> dict[str, Timing]:
-    passes = {name: contender.ready() for name, contender in contenders.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in passes}
-    for turn in range(turns + 1):
-        for name, run in passes.items():
-            start = time.perf_counter()
-            run()
-            if turn > 0:  # the first turn warms up
-                seconds[name].append(time.perf_counter() - start)
-    return {name: timing(each) for name, each in seconds.items()}
-
-
-def timing(seconds: list[float]) -> Timing:
-    lower, median, upper = statistics.quantiles(seconds, n=4, method="inclusive")
-    return Timing(median, lower, upper, len(seconds))
-
-
-def peak_memory(contender: Contender, processes: int = 3) -> float:
-    """Bytes, the median of several fresh processes."""
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**16)  # read by glibc when a process starts, so not by this one
-    found = []
-    for _ in range(processes):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            found.append(fresh.submit(added_peak, contender).result())
-    return statistics.median(found)
-
-
-def added_peak(contender: Contender) -> int:
-    torch.set_num_threads(1)
-    tiny = replace(contender.size, batch=1, heads=1, length=contender.size.length // 8)
-    replace(contender, size=tiny).ready()()
-    before = peak_resident()
-    contender.ready()()
-    return peak_resident() - before
-
-
-def peak_resident() -> int:
-    """In bytes. Linux' ru_maxrss would remember the process that started this one, so there the kernel is asked."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-    return 1024 * int(peak.split()[1])
+    def tiny(self) -> "Scanner":
+        return replace(self, size=replace(self.size, batch=1, heads=1, length=self.size.length // 8))
 
 
 @dataclass(frozen=True)
@@ -217,28 +147,11 @@ FULL = Plan(Size(length=512), Size(length=8192), turns=9)
 QUICK = Plan(Size(length=512), Size(length=2048), turns=3)
 
 
-@dataclass(frozen=True)
-class Ratio:
-    name: str
-    value: float
-    aim: str = ""
-
-
-@dataclass(frozen=True)
-class Results:
-    disagreement: float
-    seconds: dict[str, Timing]
-    bytes: dict[str, float]
-    ratios: list[Ratio]
-
-
 def measure(plan: Plan) -> Results:
-    loop = Contender(token_loop, DELTA, plan.short)
-    delta = Contender(chunked, DELTA, plan.short)
+    loop = Scanner(token_loop, DELTA, plan.short)
+    delta = Scanner(chunked, DELTA, plan.short)
     long = replace(delta, size=plan.long)
-    found = disagreement(delta, loop)
-    if found > AGREEMENT:
-        raise SystemExit(f"the loop and the chunked form disagree by {found:.1e}: there is nothing to compare")
+    found = disagreement(delta.ready()(), loop.ready()())
 
     seconds = time_in_turns(
         {
@@ -285,53 +198,20 @@ def ratios(seconds: dict[str, Timing], memory: dict[str, float], growth: float) 
     ]
 
 
-def show(results: Results, plan: Plan) -> None:
+def describe(plan: Plan) -> None:
     sizes = f"T {plan.short.length}, long T {plan.long.length}"
     print(f"forward and backward, float32, B {plan.short.batch}, heads {plan.short.heads}, ", end="")
     print(f"{plan.short.features} features, {plan.short.values} values, {sizes}, {torch.get_num_threads()} threads")
-    print(f"the loop and the chunked form agree to {results.disagreement:.1e}\n")
-    print(f"{'':42} {'median':>10} {'quartiles':>21} {'peak memory':>13}")
-    for name, t in results.seconds.items():
-        quartiles = f"{t.lower_quartile * 1e3:.1f} – {t.upper_quartile * 1e3:.1f} ms"
-        memory = f"{results.bytes[name] / 2**20:.0f} MiB" if name in results.bytes else ""
-        print(f"{name:42} {t.median * 1e3:7.1f} ms {quartiles:>21} {memory:>13}")
-    print()
-    for ratio in results.ratios:
-        print(f"{ratio.name:55} {ratio.value:7.2f}   {ratio.aim and f'aim: {ratio.aim}'}")
-    if unsteady := [name for name, t in results.seconds.items() if not t.steady]:
-        print(f"\nThe machine was busy; do not trust the times of: {'; '.join(unsteady)}")
-
-
-def surroundings() -> dict[str, object]:
-    return {
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "hardware": {"cpu": cpu_model(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
-    }
-
-
-def cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--quick", action="store_true", help="a shorter long sequence and fewer turns: to see that it runs"
-    )
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where the numbers go, as JSON (%(default)s)")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    plan = QUICK if options.quick else FULL
+    chosen = options(__doc__ or "", RESULTS)
+    plan = QUICK if chosen.quick else FULL
     results = measure(plan)
-    show(results, plan)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(surroundings() | {"plan": asdict(plan)} | asdict(results), indent=2) + "\n")
-    print(f"\nwritten to {options.output}")
+    describe(plan)
+    print(f"the loop and the chunked form agree to {results.disagreement:.1e}\n")
+    show(results)
+    save(chosen.output, plan, results)
 
 
 if __name__ == "__main__":

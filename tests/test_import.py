@@ -129,10 +129,13 @@ def test_a_setting_that_the_weights_do_not_tell_is_asked_for(checkpoint, tmp_pat
             f"layers.{layer}.dec_attn.kv_net.weight": torch.cat([k, v]),
         }
     torch.save(weights, checkpoint)
-    with pytest.raises(UserError, match=r"does not tell the setting 'n_head'.*--set n_head=…"):
-        import_checkpoint(checkpoint, "lmtool-fwms", WORDS, "wt103", None, tmp_path / "run")
+    for number, name in enumerate(("attn_type", "n_head")):  # standard attention and linear ones have the same shapes
+        with pytest.raises(UserError, match=rf"does not tell the setting '{name}'.*--set {name}=…"):
+            import_checkpoint(
+                checkpoint, "lmtool-fwms", WORDS, "wt103", {"attn_type": 2} if number else {}, tmp_path / "run"
+            )
     assert not (tmp_path / "run").exists()
-    settings = {"n_head": HEADS, "d_head": HEAD, "tgt_len": 7}
+    settings = {"attn_type": 2, "n_head": HEADS, "d_head": HEAD, "tgt_len": 7}
     run = load(import_checkpoint(checkpoint, "lmtool-fwms", WORDS, "wt103", settings, tmp_path / "run"))
     assert run.recipe.evaluation.length == 7
 
@@ -170,9 +173,9 @@ def test_settings_that_do_not_fit_the_weights_are_told(checkpoint, tmp_path):
         import_checkpoint(checkpoint, "transformer-xl", WORDS, "wt103", {"d_inner": 5}, tmp_path / "run")
 
 
-def test_models_not_built_yet_are_named(checkpoint, tmp_path):
-    with pytest.raises(UserError, match="attn_type 24 of lmtool-fwms is not built here yet"):
-        import_checkpoint(checkpoint, "lmtool-fwms", WORDS, "wt103", {"attn_type": 24}, tmp_path / "run")
+def test_a_number_that_never_was_a_model_is_told(checkpoint, tmp_path):
+    with pytest.raises(UserError, match="attn_type 7 was never a model"):
+        import_checkpoint(checkpoint, "lmtool-fwms", WORDS, "wt103", {"attn_type": 7}, tmp_path / "run")
 
 
 def test_a_published_model_whose_address_is_dead_says_where_to_put_the_file(tmp_path, monkeypatch):

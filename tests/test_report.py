@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import re
@@ -7,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from palimpsest.errors import UserError
-from palimpsest.report import RunRecord, draw_curves, read_run, write_report
-from palimpsest.report.curves import LogScale, Scale, fitting_scale, head_points, smooth, thin
+from palimpsest.report import Reading, RunRecord, draw_curves, read_run, write_report
+from palimpsest.report.curves import LogScale, Scale, fitting_scale, head_courses, head_points, smooth, thin
 from palimpsest.report.sentences import duration, reading, sentence, short
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -220,6 +221,23 @@ def test_dots_are_as_high_as_their_values(gauged):
     assert heights == [pytest.approx(heights[0] + slope * (one - logarithms[0]), abs=0.02) for one in logarithms]
 
 
+def test_every_head_is_a_line_through_its_readings_within_the_place_of_its_layer(gauged):
+    paths = [path["d"].strip("M").split("L") for path in read(gauged).with_class("path", "course")]
+    lines = [[tuple(map(float, place.split())) for place in places] for places in paths]
+    assert [len(line) for line in lines] == [5] * 6
+    assert [{int(x * 3 // 1000) for x, _ in line} for line in lines] == [{0}, {0}, {1}, {1}, {1}, {2}]
+    assert all(x < later for line in lines for (x, _), (later, _) in itertools.pairwise(line)), "tokens seen"
+    heights = [y for _, y in lines[3]]
+    assert heights == sorted(heights, reverse=True), "its span grew"
+
+
+def test_a_head_that_is_not_a_number_for_a_while_only_misses_those_points():
+    readings = [Reading(step, 10 * step, [[1.0, value]]) for step, value in ((1, 2.0), (2, math.nan), (3, 4.0))]
+    whole, broken = head_courses(readings)
+    assert [value for _, value in whole] == [1.0, 1.0, 1.0]
+    assert broken == [(whole[0][0], 2.0), (whole[2][0], 4.0)]
+
+
 def test_the_mean_and_the_largest_of_a_gauge_are_drawn_against_tokens_seen(gauged):
     readings = read_run(gauged).gauges["span"]
     assert [one.tokens for one in readings] == [4096 * step for step in range(20, 101, 20)]
@@ -238,7 +256,7 @@ def test_a_run_without_gauges_says_nothing_of_them(gauged):
     without = read(gauged)
     assert not without.with_class("section", "gauge")
     assert not without.with_class("circle", "head")
-    assert tall == 2 * height(gauged / "curves.png"), "two panels of loss, and two of the gauge"
+    assert 2 * tall == 5 * height(gauged / "curves.png"), "two panels of loss, and three of the gauge"
 
 
 def height(png) -> int:
@@ -282,6 +300,7 @@ def test_a_reading_without_its_count_of_tokens_still_shows_the_heads(begun):
     reader = read(begun)
     assert len(reader.with_class("circle", "head")) == 6
     assert not reader.with_class("path", "largest")
+    assert not reader.with_class("path", "course")
     assert (begun / "curves.png").read_bytes().startswith(PNG)
 
 

@@ -84,8 +84,8 @@ def to_keys(by_distance: Tensor, count: int) -> Tensor:
 def softmax(scores: Tensor, seen: Tensor, share: Tensor | None) -> Tensor:
     if share is None:
         return scores.masked_fill(~seen, -torch.inf).softmax(-1)
-    share = share * seen
+    share, bare = share * seen, scores.detach()
+    largest = bare.masked_fill(share <= 0, -torch.inf).amax(-1, keepdim=True)
     # what has no share may stand above the largest score of those that have: nothing may overflow there
-    largest = scores.masked_fill(share <= 0, -torch.inf).amax(-1, keepdim=True).detach()
-    weights = share * (scores - largest).clamp(max=0).exp()
+    weights = share * (scores - torch.maximum(bare, largest)).exp()
     return weights / weights.sum(-1, keepdim=True)

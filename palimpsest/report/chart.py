@@ -27,21 +27,29 @@ def chart(label: str, unit: str, series: Sequence[Series], y: Scale | LogScale) 
     last = max(tokens for one in drawn for tokens, _ in one.points) or 1.0
     x = Scale(0.0, last, Scale.around([0.0, last]).step)
     lines = [line(one, x, y) for one in drawn if not one.dots or len(one.points) > 1]
-    stretched = element("svg", *lines, viewBox=f"0 0 {PLANE} {PLANE}", preserveAspectRatio="none", class_="plane")
     dots = [dot(one, point, unit, x, y) for one in drawn if one.dots for point in one.points]
-    return drawing(label, *across(y), *along(x), stretched, *dots)
+    return drawing(label, *across(y), *along(x), stretched(lines), *dots)
 
 
 def head_chart(label: str, points: Sequence[HeadPoint], layers: int, y: Scale | LogScale) -> Markup:
     """A dot for every head, above the number of its layer."""
     x = Scale(0.0, layers, 1.0)
-    shown = range(0, layers, math.ceil(layers / LONGEST_AXIS))
-    numbers = [below(str(i + 1), x.share(i + 0.5)) for i in shown]
-    return drawing(label, *across(y), *between(x), *numbers, *(head_dot(point, x, y) for point in points))
+    return drawing(label, *across(y), *between(x), *numbered(x), *(head_dot(point, x, y) for point in points))
+
+
+def head_course_chart(label: str, courses: Sequence[Points], layers: int, y: Scale | LogScale) -> Markup:
+    """A line for every head, above the number of its layer."""
+    x = Scale(0.0, layers, 1.0)
+    lines = [line(Series(label, "course", points), x, y) for points in courses]
+    return drawing(label, *across(y), *between(x), *numbered(x), stretched(lines))
 
 
 def drawing(label: str, *content: Markup) -> Markup:
     return element("svg", *content, class_="chart", role="img", aria_label=label)
+
+
+def stretched(lines: Sequence[Markup]) -> Markup:
+    return element("svg", *lines, viewBox=f"0 0 {PLANE} {PLANE}", preserveAspectRatio="none", class_="plane")
 
 
 def values(series: Sequence[Series]) -> list[float]:
@@ -93,6 +101,11 @@ def between(layers: Scale) -> list[Markup]:
     """A thin line from floor to ceiling where one layer ends and the next begins."""
     places = [percent(layers.share(tick)) for tick in layers.ticks[1:-1]]
     return [element("line", x1=place, x2=place, y1=0, y2="100%", class_="between") for place in places]
+
+
+def numbered(layers: Scale) -> list[Markup]:
+    count = round(layers.high)
+    return [below(str(i + 1), layers.share(i + 0.5)) for i in range(0, count, math.ceil(count / LONGEST_AXIS))]
 
 
 def below(text: str, share: float) -> Markup:

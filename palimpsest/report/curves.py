@@ -11,6 +11,8 @@ from .sentences import short
 
 Points = list[tuple[float, float]]
 BREADTH = 0.6  # of a layer's place, taken up by its heads
+LENGTH = 0.86  # of a layer's place, taken up by the training
+FINEST = 120  # points of a line no wider than a layer's place
 RATIOS = (20, 1e6)  # largest to smallest value between which a logarithmic scale reads best
 
 
@@ -35,6 +37,18 @@ def head_points(layers: list[list[float]]) -> list[HeadPoint]:
         for j, value in enumerate(layer)
         if math.isfinite(value)
     ]
+
+
+def head_courses(readings: Iterable[Reading]) -> list[Points]:
+    """How each head came where it is: within the place of its layer, the tokens seen run from left to right."""
+    known = [(one.tokens, one.layers) for one in readings if one.tokens is not None]
+    most = max((tokens for tokens, _ in known), default=0) or 1
+    courses: dict[tuple[int, int], Points] = {}
+    for tokens, layers in known:
+        for point in head_points(layers):
+            place = point.layer + 0.5 + LENGTH * (tokens / most - 0.5)
+            courses.setdefault((point.layer, point.head), []).append((place, point.value))
+    return [thin(course, FINEST) for course in courses.values()]
 
 
 def smooth(points: Points) -> Points:

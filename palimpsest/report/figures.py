@@ -7,7 +7,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .curves import LogScale, Scale, curve, fitting_scale, head_points, smooth
+from .curves import LogScale, Scale, curve, fitting_scale, head_courses, head_points, smooth
 from .run_folder import Reading, RunRecord
 from .sentences import short, spell
 
@@ -38,6 +38,7 @@ def panels_of(record: RunRecord) -> list[Callable[["Axes"], None]]:
     for name, readings in record.gauges.items():
         title = shortened(spell(name))
         panels.append(partial(draw_heads, title=title, last=readings[-1]))
+        panels += [partial(draw_head_courses, title=title, readings=readings)] * bool(head_courses(readings))
         panels += [partial(draw_course, title=title, readings=readings)] * bool(curve(readings, "mean"))
     return panels
 
@@ -101,12 +102,25 @@ def draw_heads(axes: "Axes", title: str, last: Reading) -> None:
     points = head_points(last.layers)
     axes.scatter([point.place for point in points], [point.value for point in points], s=14, color=TRAIN, linewidths=0)
     dress(axes, f"{title} of each head, step {last.step:,}", "layer")
-    shown = range(0, len(last.layers), math.ceil(len(last.layers) / LONGEST_AXIS))
-    axes.set_xticks([i + 0.5 for i in shown], [str(i + 1) for i in shown])
-    axes.set_xlim(0, len(last.layers))
-    for edge in range(1, len(last.layers)):
-        axes.axvline(edge, color=GRID, linewidth=0.5, zorder=0)
+    number_layers(axes, len(last.layers))
     fit_height(axes, fitting_scale(last.values))
+
+
+def draw_head_courses(axes: "Axes", title: str, readings: tuple[Reading, ...]) -> None:
+    courses = head_courses(readings)
+    for points in courses:
+        plot(axes, points, color=TRAIN, alpha=0.6, linewidth=0.8)
+    dress(axes, f"{title} of each head in training", "layer, and the tokens seen within each")
+    number_layers(axes, max(len(one.layers) for one in readings))
+    fit_height(axes, fitting_scale(value for points in courses for _, value in points))
+
+
+def number_layers(axes: "Axes", layers: int) -> None:
+    shown = range(0, layers, math.ceil(layers / LONGEST_AXIS))
+    axes.set_xticks([i + 0.5 for i in shown], [str(i + 1) for i in shown])
+    axes.set_xlim(0, layers)
+    for edge in range(1, layers):
+        axes.axvline(edge, color=GRID, linewidth=0.5, zorder=0)
 
 
 def draw_course(axes: "Axes", title: str, readings: tuple[Reading, ...]) -> None:

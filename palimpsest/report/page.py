@@ -5,9 +5,10 @@ from statistics import fmean, median
 from typing import Any
 
 from ..files import write_atomically
-from .chart import Series, chart, head_chart, legend, values
-from .curves import Points, Scale, curve, fitting_scale, head_points, smooth
+from .chart import Series, chart, head_chart, head_course_chart, legend, values
+from .curves import Points, Scale, curve, fitting_scale, head_courses, head_points, smooth
 from .figures import draw_curves
+from .instruments import instrument_figures, instrument_table
 from .markup import Markup, element, join
 from .run_folder import Measurement, Reading, RunRecord, finite, read_run
 from .sentences import duration, number, outline, plain, quantity, reading, sentence, short, spell
@@ -46,6 +47,7 @@ def page(record: RunRecord) -> str:
         loss_section(record),
         position_section(record),
         *(gauge_section(spell(name), readings) for name, readings in record.gauges.items()),
+        instrument_section(record),
         sample_section(record),
         training_section(record),
         section("Recipe", outline(record.recipe), class_="recipe"),
@@ -169,6 +171,7 @@ def gauge_section(name: str, readings: tuple[Reading, ...]) -> Markup:
     return section(
         title,
         head_figure(name, readings[-1]),
+        head_course_figure(name, readings),
         course_figure(name, readings),
         element("details", summary, layer_table(readings[-1].layers)),
         class_="gauge",
@@ -178,6 +181,16 @@ def gauge_section(name: str, readings: tuple[Reading, ...]) -> Markup:
 def head_figure(name: str, last: Reading) -> Markup:
     label = f"{name} of each head, by layer, at step {last.step:,}"
     drawn = head_chart(label, head_points(last.layers), len(last.layers), fitting_scale(last.values))
+    return element("figure", element("figcaption", label), drawn)
+
+
+def head_course_figure(name: str, readings: tuple[Reading, ...]) -> Markup:
+    courses = head_courses(readings)
+    if not courses:
+        return NOTHING
+    label = f"{name} of each head in training, by layer; tokens seen run from left to right within each"
+    scale = fitting_scale(value for points in courses for _, value in points)
+    drawn = head_course_chart(label, courses, max(len(one.layers) for one in readings), scale)
     return element("figure", element("figcaption", label), drawn)
 
 
@@ -200,6 +213,13 @@ def layer_table(layers: list[list[float]]) -> Markup:
 
 def layer_cells(heads: list[float]) -> tuple[str, ...]:
     return tuple(reading(of(heads)) for of in (min, fmean, max)) if heads else ("–",) * 3
+
+
+def instrument_section(record: RunRecord) -> Markup:
+    if not record.instruments:
+        return NOTHING
+    numbers = element("details", element("summary", "Memory in numbers"), table(*instrument_table(record.instruments)))
+    return section("Memory", *instrument_figures(record.instruments), numbers, class_="memory")
 
 
 def sample_section(record: RunRecord) -> Markup:

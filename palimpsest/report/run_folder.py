@@ -54,6 +54,7 @@ class RunRecord:
     valid: tuple[Measurement, ...] = ()
     gauges: dict[str, tuple[Reading, ...]] = field(default_factory=dict)  # by name
     evaluation: dict[str, Any] | None = None
+    instruments: dict[str, Any] | None = None  # what `palimpsest inspect` saw
     sample: str | None = None
 
     @property
@@ -77,6 +78,7 @@ def read_run(folder: Path) -> RunRecord:
         valid=valid,
         gauges=gauges(events, {one.step: one.tokens for one in (*train, *valid)}),
         evaluation=read_object(folder / "evaluation.json"),
+        instruments=read_object(folder / "instruments.json"),
         sample=read_text(folder / "samples.txt"),
     )
 

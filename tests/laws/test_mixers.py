@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from closeness import all_close, close, states_close
+from pairs import fewest_with_every_pair
 from torch import Tensor, nn
 
 from palimpsest.attention.persistent import PersistentVectors
@@ -43,7 +44,8 @@ def sentence(mixer: Mixer) -> str:
 
 
 MEMORIES = every(FeatureMap, KeyScale, UpdateRule, ReadOut)
-FAST_WEIGHTS = [FastWeight(*parts, heads=HEADS) for parts in MEMORIES if may_be_said(*parts)]
+SAID = fewest_with_every_pair(parts for parts in MEMORIES if may_be_said(*parts))
+FAST_WEIGHTS = [FastWeight(*parts, heads=HEADS) for parts in SAID]
 FAST_WEIGHTS.append(FastWeight(DPFP(nu=3), heads=HEADS))
 CONVOLUTIONS = [*(variant() for variant in Convolution.variants()), ShortConvolution(1), ShortConvolution(9)]
 FAST_WEIGHTS += [

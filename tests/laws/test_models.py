@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 from closeness import all_close, close, states_close
+from pairs import fewest_with_every_pair
 from torch import Tensor
 
 from palimpsest.attention.positions import AddedPositions, NoPositions
@@ -34,8 +35,8 @@ SIMPLE_BLOCKS = MixerBlock.variants()
 OTHER_BLOCKS = [variant() for variant in Block.variants() if variant is not Hybrid and variant not in SIMPLE_BLOCKS]
 BLOCKS = [
     block(mixer=mixer, feed_forward=feed_forward, norm=norm())
-    for block, mixer, feed_forward, norm in product(
-        SIMPLE_BLOCKS, (FastWeight(heads=2), SoftmaxAttention(heads=2)), FEED_FORWARDS, Norm.variants()
+    for block, mixer, feed_forward, norm in fewest_with_every_pair(
+        product(SIMPLE_BLOCKS, (FastWeight(heads=2), SoftmaxAttention(heads=2)), FEED_FORWARDS, Norm.variants())
     )
 ]
 MEMORY, ATTENTION = FastWeight(heads=2, convolution=ShortConvolution(3)), SoftmaxAttention(heads=2)
@@ -52,7 +53,7 @@ INITIALISATIONS = [variant() for variant in Initialisation.variants()]
 MODELS = [replace(SMALL, block=block) for block in BLOCKS + HYBRIDS + OTHER_BLOCKS]
 MODELS += [
     replace(SMALL, embedding=embedding, head=head, initialisation=initialisation)
-    for embedding, head, initialisation in product(EMBEDDINGS, HEADS, INITIALISATIONS)
+    for embedding, head, initialisation in fewest_with_every_pair(product(EMBEDDINGS, HEADS, INITIALISATIONS))
 ]
 
 
@@ -198,7 +199,7 @@ every_start = pytest.mark.parametrize(
     "spec",
     [
         replace(SMALL, block=block(mixer=mixer), initialisation=initialisation)
-        for block, mixer, initialisation in product(SIMPLE_BLOCKS, MIXERS, INITIALISATIONS)
+        for block, mixer, initialisation in fewest_with_every_pair(product(SIMPLE_BLOCKS, MIXERS, INITIALISATIONS))
     ],
     ids=brief,
 )
