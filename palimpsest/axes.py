@@ -3,7 +3,7 @@
 b  row of the batch     t  time               d  width of the model
 h  head                 k  feature of a key   v  number of a value
 n  chunk of time        c  time in a chunk    s  slot of a cache
-r  distance             p  persistent vector
+r  distance             p  persistent vector  w  write of a token
 """
 
 from torch import Tensor

@@ -25,9 +25,10 @@ class Batch(NamedTuple):
 
     @classmethod
     def at(cls, ids: np.ndarray, places: np.ndarray, extra: int = 0) -> "Batch":
-        """The tokens at the given places, `b t`; the first `extra` of each row do not count."""
+        """The tokens at the given places, `b t`; the first `extra` of each row do not count, and no target is told."""
         ids = np.asarray(ids)
         inputs, targets = (torch.from_numpy(ids[where].astype(np.int64)) for where in (places, places + 1))
+        targets[:, :extra] = 0
         return cls(inputs, targets, (torch.arange(inputs.shape[1]) >= extra).expand_as(inputs) if extra else None)
 
     def count(self) -> int:

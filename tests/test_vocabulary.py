@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palimpsest.data.vocabulary import Bytes, Characters, SubWords, Vocabulary, Words, codec_from_json
+from palimpsest.data.vocabulary import (
+    Bytes,
+    Characters,
+    PunctuatedWords,
+    SubWords,
+    Vocabulary,
+    Words,
+    codec_from_json,
+)
 from palimpsest.errors import UserError
 
 TRAIN = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 3
 OURS = [each for each in Vocabulary.variants() if each.__module__ == Vocabulary.__module__]  # not the legacy ones
-LOSSLESS = [variant for variant in OURS if variant is not Words]
+LOSSLESS = [variant for variant in OURS if not issubclass(variant, Words)]
 AWKWARD = ["", "\n", " \n\n  a ", "\r\n\t", "▁ ▁▁\n▁", "naïve 😀\0", "<0x0A><unk> <eos>", "\u2028x\x85", "ﬁ\u0301Å"]
 
 every_vocabulary = pytest.mark.parametrize("vocabulary", OURS)
@@ -138,6 +146,16 @@ def test_words_keep_to_their_size(size):
     codec = Words(size=size).learn(TRAIN.encode(), [])
     assert codec.size == min(size, Words().learn(TRAIN.encode(), []).size)
     assert {"<unk>", "<eos>"} <= set(codec.words)
+
+
+def test_punctuation_marks_are_words_of_their_own_and_marked_inside_a_word():
+    text = '= Nile =\n\nIt\'s 6,853 km (about 4,258 miles) "well-known"... <unk> @-@ m.\n'
+    codec = PunctuatedWords().learn(text.encode(), [])
+    apart = 'It @\'@ s 6 @,@ 853 km ( about 4 @,@ 258 miles ) " well @-@ known " . . . <unk> @-@ m .'
+    assert codec.decode(codec.encode(text)) == f"= Nile =\n\n{apart}\n"
+    assert (
+        codec_from_json(json.loads(json.dumps(codec.to_json()))).decode(codec.encode("a-m, m")) == "<unk> @-@ m <unk> m"
+    )
 
 
 def test_sub_words_of_a_small_text_are_fewer_and_silent(capfd):

@@ -16,6 +16,8 @@ VERBS = {
     "resume": "go on with a run that was stopped",
     "evaluate": "score a run exactly",
     "generate": "let a run write",
+    "inspect": "look at what a run's memories do with a text",
+    "retrieve": "ask how much a memory holds, and whether it can overwrite",
     "data": "prepare the standard corpora",
     "import": "make a run of a checkpoint of one of the original toolkits",
     "ls": "list recipes, parts and corpora",

@@ -18,12 +18,15 @@ class Import:
     """Make a run of a checkpoint of one of the original toolkits. Nothing that the file names is ever executed."""
 
     checkpoint: tyro.conf.Positional[str]
-    """A model.pt, a state dict, a training checkpoint or safetensors; or a model that adaptive-span published, by name:
-    enwik8, text8, enwik8_large, text8_large."""
-    original: Annotated[Literal["transformer-xl", "lmtool-fwms", "adaptive-span"], tyro.conf.arg(name="from")]
+    """A model.pt, a state dict, a training checkpoint or safetensors; a folder that flash-linear-attention saved; or a
+    model that adaptive-span published, by name: enwik8, text8, enwik8_large, text8_large."""
+    original: Annotated[
+        Literal["transformer-xl", "lmtool-fwms", "adaptive-span", "flash-linear-attention"], tyro.conf.arg(name="from")
+    ]
     """Which toolkit wrote it."""
     data: Path | None = None
-    """The data folder it was trained on, for its vocabulary; by default the prepared corpus of the dataset."""
+    """The data folder it was trained on, for its vocabulary; by default the prepared corpus of the dataset. For
+    flash-linear-attention, whose tokenisers are not read: a run of palimpsest with the same vocabulary."""
     dataset: str | None = None
     """The original's name for the data, such as wt103; by default told by the size of the vocabulary."""
     set: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -176,6 +177,10 @@ class WordCodec(Codec):
     words: list[str]
     unit = "word"
 
+    @staticmethod
+    def split(text: str) -> Iterator[str]:
+        return words_of(text)
+
     @property
     def size(self) -> int:
         return len(self.words)
@@ -186,7 +191,7 @@ class WordCodec(Codec):
 
     def encode(self, text: str) -> np.ndarray:
         token_of, rare = self._token_of, self._token_of[UNK]
-        return np.fromiter((token_of.get(word, rare) for word in words_of(text)), np.int64)
+        return np.fromiter((token_of.get(word, rare) for word in self.split(text)), np.int64)
 
     def encode_bytes(self, raw: bytes) -> np.ndarray:
         smallest = np.min_scalar_type(self.size - 1)
@@ -195,6 +200,20 @@ class WordCodec(Codec):
 
     def stream(self) -> WordPrinter:
         return WordPrinter(self.words)
+
+
+@dataclass(frozen=True)
+class PunctuatedWordCodec(WordCodec):
+    """Words of running text, in which punctuation marks touch them."""
+
+    @staticmethod
+    def split(text: str) -> Iterator[str]:
+        return words_of(MARK_INSIDE.sub(r" @\1@ ", SET_APART.sub(r" \1\2 ", text)))
+
+
+# what was set apart before stays as it is; then come all marks that do not stand between letters or digits
+SET_APART = re.compile(rf"(?<!\S)({UNK}|@[^\w\s]@)(?!\S)|((?<!\w)[^\w\s]|[^\w\s](?!\w))")
+MARK_INSIDE = re.compile(r"(?<=\w)([^\w\s])(?=\w)")
 
 
 def words_of(text: str) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 import base64
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .codec import (
     ByteCodec,
     CharacterCodec,
     Codec,
+    PunctuatedWordCodec,
     WordCodec,
     code_points,
     passages,
@@ -65,27 +66,35 @@ class Words(Vocabulary):
 
     minimum_count: int = 1
     size: int | None = None
+    codec: ClassVar[type[WordCodec]] = WordCodec
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 2:
             raise UserError(f"Words(size={self.size}) is too small: {EOS} and {UNK} alone are 2")
 
     def learn(self, train: bytes, everything: Iterable[bytes]) -> WordCodec:
-        counts = count_words(train)
+        counts = count_words(train, self.codec.split)
         words = [word for word, count in counts.most_common() if count >= self.minimum_count and word not in (EOS, UNK)]
         kept = set(words[: None if self.size is None else self.size - 2]) | {EOS, UNK}
         for word in list(counts):
             if word not in kept:
                 counts[UNK] += counts.pop(word)
         counts.update({EOS: 0, UNK: 0})
-        return WordCodec([word for word, _ in counts.most_common()])
+        return self.codec([word for word, _ in counts.most_common()])
 
 
-def count_words(raw: bytes) -> Counter[str]:
+@dataclass(frozen=True)
+class PunctuatedWords(Words):
+    """As Words, of running text: punctuation marks are words of their own, those inside a word @-@, as in WikiText."""
+
+    codec = PunctuatedWordCodec
+
+
+def count_words(raw: bytes, split: Callable[[str], Iterator[str]] = words_of) -> Counter[str]:
     """Words and ends of lines in the order in which they first appear."""
     counts: Counter[str] = Counter()
     for text in passages(raw):
-        counts.update(words_of(text))
+        counts.update(split(text))
     return counts
 
 

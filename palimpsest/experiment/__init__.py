@@ -1,7 +1,8 @@
 """Where models, data, training and evaluation meet: a recipe is a value, and a run is that value carried out."""
 
+from .inspection import inspect, report_instruments
 from .recipe import Data, Recipe
 from .run import resume, train
 from .trained import Trained, load
 
-__all__ = ["Data", "Recipe", "Trained", "load", "resume", "train"]
+__all__ = ["Data", "Recipe", "Trained", "inspect", "load", "report_instruments", "resume", "train"]

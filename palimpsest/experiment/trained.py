@@ -14,6 +14,7 @@ from ..data.tokens import Split, Tokens, tokenise
 from ..data.vocabulary import Codec, codec_from_json
 from ..errors import UserError
 from ..evaluation.generation import Sampling, generate
+from ..evaluation.instruments import Inspection, read_instruments
 from ..evaluation.perplexity import Protocol, Score, evaluate
 from ..models.language_model import LanguageNetwork
 from ..training.checkpoint import Checkpoints, load_weights
@@ -63,6 +64,15 @@ class Trained:
         characters = None if split.characters is None else split.characters - sum(map(len, missed))
         size = split.bytes - sum(len(text.encode("utf-8", errors="surrogateescape")) for text in missed)
         return evaluate(self.model, split.ids, protocol, characters, size, self.world.device)
+
+    def inspect(self, text: str | None = None, length: int = 128) -> Inspection:
+        """What each memory does with the first tokens of a text, by default of the validation split."""
+        ids = self.tokens().splits["valid"].ids if text is None else self.codec.encode(text)
+        ids = torch.from_numpy(ids[:length].astype("int64"))
+        if not len(ids):
+            raise UserError("there is nothing to look at in a text of no tokens: give a longer one")
+        pieces = tuple(self.codec.decode([token]) for token in ids.tolist())
+        return read_instruments(self.model, ids.to(self.world.device), pieces)
 
 
 def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Trained:

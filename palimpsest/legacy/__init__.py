@@ -3,8 +3,12 @@
 from . import (
     adaptive_span,
     corpora,
+    favor,
+    from_lmtool_memory,
     initialisations,
+    lmtool_recurrent,
     protocols,
+    retrieval,
     schedules,
     streams,
     transformer_xl,

@@ -3,21 +3,25 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..data.codec import Codec
+from ..data.corpora import Corpus
 from ..data.downloads import Unreachable, cache, download
 from ..data.streams import Contiguous
+from ..data.vocabulary import Vocabulary
 from ..errors import UserError, unknown
 from ..evaluation.perplexity import CachedMemory, CarriedState, Protocol, Segments
 from ..experiment.recipe import Data, Recipe
 from ..experiment.run import make_folder, write_json
+from ..experiment.trained import read_codec
 from ..serialise import to_json
 from ..training.checkpoint import Checkpoints
 from ..training.trainer import Run
 from ..version import __version__
-from . import from_adaptive_span, from_transformer_xl, pickles
+from . import from_adaptive_span, from_fla, from_transformer_xl, pickles
 from .corpora import ADAPTIVE_SPAN, ADAPTIVE_SPAN_SORTED, TRANSFORMER_XL, Reading, learn, reading_of
 from .settings import Imported
 
@@ -28,15 +32,47 @@ PUBLISHED = "https://dl.fbaipublicfiles.com/adaptive-span/{}.pt"
 PUBLISHED_NAMES = ("enwik8", "text8", "enwik8_large", "text8_large")
 
 
+class TrainedOn(NamedTuple):
+    """What a model was trained on, and its tokens."""
+
+    corpus: Corpus
+    vocabulary: Vocabulary
+    codec: Codec
+
+
 @dataclass(frozen=True)
 class Original:
     """How one of the originals is read."""
 
     translate: Callable[[Mapping[str, Tensor], Mapping[str, Any]], Imported]
     told_by_module: Callable[[Mapping[str, Any]], dict[str, Any]]
-    readings: Callable[[Imported], dict[str, Reading]]  # of the datasets it knows, by its names
-    sizes: dict[int, str]
+    trained_on: Callable[[Imported, Path | None, str | None], TrainedOn]  # from --data and --dataset
     protocol: Callable[[Imported], Protocol]
+    read: Callable[[Path], pickles.Checkpoint] = pickles.read
+
+
+def counted(
+    readings: Callable[[Imported], dict[str, Reading]], sizes: dict[int, str]
+) -> Callable[[Imported, Path | None, str | None], TrainedOn]:
+    """The vocabulary is counted again from the data, which the original knows by names of its own."""
+
+    def trained_on(imported: Imported, data: Path | None, dataset: str | None) -> TrainedOn:
+        reading = choose_reading(readings(imported), sizes, imported.tokens, data, dataset)
+        return TrainedOn(*reading, learn(reading))
+
+    return trained_on
+
+
+def of_a_run(imported: Imported, data: Path | None, dataset: str | None) -> TrainedOn:
+    """The vocabulary is that of a run of ours: tokenisers of other toolkits are not read."""
+    if data is None or not (data / "vocabulary.json").exists():
+        raise UserError(
+            f"a model of {imported.settings.original} does not say what its {imported.tokens:,} tokens are: give a run "
+            "of palimpsest with the same vocabulary with --data, or use the model from Python: "
+            "palimpsest.legacy.from_fla.from_folder(FOLDER).build()"
+        )
+    told = Recipe.read(data / "recipe.json").data
+    return TrainedOn(told.corpus, told.vocabulary, read_codec(data))
 
 
 def adaptive_span_readings(imported: Imported) -> dict[str, Reading]:
@@ -49,7 +85,7 @@ def with_memory(imported: Imported) -> Protocol:
     settings = imported.settings
     segment, memory = settings["tgt_len"], settings["mem_len"]
     if not memory:
-        return Segments(segment)
+        return CarriedState(segment) if settings["carry_over_fast_weight"] else Segments(segment)
     return CachedMemory(segment, memory, same_length=bool(settings["same_length"]))
 
 
@@ -59,18 +95,17 @@ ORIGINALS = {
         Original(
             from_transformer_xl.translate,
             from_transformer_xl.told_by_module,
-            lambda imported: TRANSFORMER_XL,
-            SIZES,
+            counted(lambda imported: TRANSFORMER_XL, SIZES),
             with_memory,
         ),
     ),
     "adaptive-span": Original(
         from_adaptive_span.translate,
         lambda attributes: {},
-        adaptive_span_readings,
-        ADAPTIVE_SPAN_SIZES,
+        counted(adaptive_span_readings, ADAPTIVE_SPAN_SIZES),
         lambda imported: CarriedState(),
     ),
+    from_fla.ORIGINAL: Original(from_fla.translate, dict, of_a_run, lambda imported: CarriedState(), from_fla.read),
 }
 
 
@@ -86,26 +121,25 @@ def import_checkpoint(
     if original not in ORIGINALS:
         raise unknown("original", original, list(ORIGINALS))
     how = ORIGINALS[original]
-    checkpoint = pickles.read(path)
+    checkpoint = how.read(path)
     imported = how.translate(checkpoint.weights, {**how.told_by_module(checkpoint.attributes), **(settings or {})})
     network = imported.build()
-    reading = choose_reading(how.readings(imported), how.sizes, imported.tokens, data, dataset)
-    codec = learn(reading)
-    if codec.size != imported.tokens:
+    trained_on = how.trained_on(imported, data, dataset)
+    if trained_on.codec.size != imported.tokens:
         raise UserError(
-            f"the vocabulary of {reading.corpus.name} in {reading.corpus.folder} has {codec.size:,} tokens, but the "
-            f"checkpoint knows {imported.tokens:,}: give the data folder that it was trained on"
+            f"the vocabulary of {trained_on.corpus.name} has {trained_on.codec.size:,} tokens, but the checkpoint "
+            f"knows {imported.tokens:,}: give the data that it was trained on with --data"
         )
     protocol = how.protocol(imported)
     recipe = Recipe(
-        name=f"{original}-{path.stem}",
-        data=Data(reading.corpus, reading.vocabulary, Contiguous(), segment=imported.segment),
+        name=f"{original}-{path.name if path.is_dir() else path.stem}",
+        data=Data(trained_on.corpus, trained_on.vocabulary, Contiguous(), segment=imported.segment),
         model=imported.model,
         run=Run(carry=True),
         evaluation=protocol,
     )
     folder = make_folder(folder, recipe.name)
-    write_json(folder / "vocabulary.json", codec.to_json())
+    write_json(folder / "vocabulary.json", trained_on.codec.to_json())
     found = {"imported": {"from": original, "checkpoint": path.name}, "palimpsest": __version__}
     write_json(folder / "environment.json", found | {"parameters": sum(p.numel() for p in network.parameters())})
     Checkpoints(folder / "checkpoints").save(0, network, {})

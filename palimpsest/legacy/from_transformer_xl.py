@@ -1,6 +1,6 @@
 """Models of Transformer-XL (its PyTorch half) and of lmtool-fwms: their settings and weights in our words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, cat, equal
@@ -10,11 +10,11 @@ from ..errors import UserError
 from ..mixers.mixer import Mixer
 from ..mixers.softmax_attention import SoftmaxAttention
 from ..models.block import Block, PostNorm
-from ..models.embeddings import AdaptiveEmbedding
 from ..models.feed_forward import Relu
-from ..models.heads import AdaptiveSoftmax
 from ..models.language_model import LanguageModel
 from ..models.norms import LayerNorm
+from . import from_lmtool_memory as memory
+from . import from_lmtool_recurrent as recurrent
 from .initialisations import TransformerXLStart
 from .settings import Imported, Settings
 from .transformer_xl import (
@@ -25,11 +25,14 @@ from .transformer_xl import (
     DroppedSinusoidalRelative,
     FirstLayerCodes,
     PreNormUnclosed,
+    SparingAdaptiveEmbedding,
+    SparingAdaptiveSoftmax,
     SwappedSegmentCache,
 )
 
 # those of the originals' constructors, by their names
 DEFAULTS = {
+    **memory.DEFAULTS, **recurrent.DEFAULTS, "carry_over_fast_weight": False,
     "dropout": 0.0, "dropatt": 0.0, "pre_lnorm": False, "tgt_len": 70, "ext_len": 0, "mem_len": 0,
     "same_length": False, "clamp_len": -1, "no_pos": False,
 }  # fmt: skip
@@ -39,11 +42,13 @@ KINDS = RELATIVE, LEARNED_RELATIVE, ABSOLUTE, LEARNED_ABSOLUTE = range(4)
 
 def translate(weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> Imported:
     """The model that has these weights, as the originals name them, under these settings, as they call them."""
-    if (kind := given.get("attn_type", RELATIVE)) not in KINDS:
-        raise NotBuilt(f"attn_type {kind} of lmtool-fwms is not built here yet; there are 0, 1, 2 and 3")
     settings = Settings({**DEFAULTS, **told_by(weights), **given}, "Transformer-XL or lmtool-fwms")
+    kind = settings["attn_type"]
+    if kind not in (*KINDS, *memory.KINDS, *recurrent.KINDS):
+        raise UserError(f"attn_type {kind} was never a model, or a broken one: there is nothing to import")
+    memory.check_directions(weights, settings)
     model = LanguageModel(
-        width=settings["d_model"],
+        width=recurrent.width_of(settings),
         layers=settings["n_layer"],
         block=block_of(settings),
         embedding=embedding_of(settings),
@@ -62,9 +67,11 @@ def told_by_module(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "div_val": "crit.div_val",
         "cutoffs": "crit.cutoffs",
         **{name: name for name in ("attn_type", "n_head", "d_head", "tgt_len", "ext_len", "mem_len", "max_klen")},
-        **{name: name for name in ("same_length", "clamp_len", "no_pos")},
+        **{name: name for name in ("same_length", "clamp_len", "no_pos", "d_res")},
     }
     told = {name: attributes[path] for name, path in names.items() if path in attributes}
+    if (normalised := attributes.get("layers.0.dec_attn.normalize_attn_scores")) is not None:
+        told["skip_attn_normalization"] = not normalised
     if "cutoffs" in told:
         told["cutoffs"] = told["cutoffs"][:-1]  # the last is the size of the vocabulary
     return told
@@ -75,7 +82,7 @@ def told_by(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     layers = {int(name.split(".")[1]) for name in weights if name.startswith("layers.")}
     first = {name.removeprefix("layers.0."): weight for name, weight in weights.items() if name.startswith("layers.0.")}
-    if not layers or not {"dec_attn.o_net.weight", "dec_attn.out_proj.weight"} & first.keys():
+    if not any(name.startswith("dec_attn.") for name in first):
         raise UserError("these weights are not a Transformer-XL or lmtool-fwms model: there is no layers.0.dec_attn")
     tables = numbered(weights, "word_emb.emb_layers.{}.weight")
     projections = numbered(weights, "word_emb.emb_projs.{}")
@@ -101,8 +108,7 @@ def told_by(weights: Mapping[str, Tensor]) -> dict[str, Any]:
         told["attn_type"] = LEARNED_RELATIVE
     elif "r_emb" in weights:
         told["attn_type"] = LEARNED_ABSOLUTE
-    elif "dec_attn.q_net.weight" in first and "no_proj_matrix" not in first:
-        told["attn_type"] = ABSOLUTE
+    told |= memory.told_by_layer(first) | recurrent.told_by_layer(first)
     for name in ("r_w_bias", "r_emb"):
         if name in weights:
             told["n_head"], told["d_head"] = weights[name].shape[-2:]
@@ -122,6 +128,9 @@ def same(one: Tensor, other: Tensor | None) -> bool:
 
 
 def block_of(settings: Settings) -> Block:
+    for family in (memory, recurrent):
+        if settings["attn_type"] in family.KINDS:
+            return family.translate_block(settings)
     kind = PreNormUnclosed if settings["pre_lnorm"] else PostNorm
     block = kind(
         mixer=mixer_of(settings),
@@ -156,17 +165,13 @@ def mixer_of(settings: Settings) -> Mixer:
     return AbsoluteAttention(memory_codes=CountdownLearned(settings.get("max_klen", reach)), **common)
 
 
-class NotBuilt(UserError):
-    """A kind of model that the originals have and we do not have yet."""
-
-
 def clamp_of(settings: Settings) -> int | None:
     return settings["clamp_len"] if settings["clamp_len"] > 0 else None
 
 
-def embedding_of(settings: Settings) -> AdaptiveEmbedding:
-    absolute = settings["attn_type"] == ABSOLUTE and not settings["no_pos"]
-    return AdaptiveEmbedding(
+def embedding_of(settings: Settings) -> SparingAdaptiveEmbedding:
+    absolute = settings["attn_type"] not in (RELATIVE, LEARNED_RELATIVE, LEARNED_ABSOLUTE) and not settings["no_pos"]
+    return SparingAdaptiveEmbedding(
         cutoffs=tuple(settings["cutoffs"]),
         divisor=settings["div_val"],
         inner=settings["d_embed"],
@@ -175,9 +180,9 @@ def embedding_of(settings: Settings) -> AdaptiveEmbedding:
     )
 
 
-def head_of(settings: Settings) -> AdaptiveSoftmax:
+def head_of(settings: Settings) -> SparingAdaptiveSoftmax:
     clusters = range(len(settings["cutoffs"]) + 1)
-    return AdaptiveSoftmax(
+    return SparingAdaptiveSoftmax(
         cutoffs=tuple(settings["cutoffs"]),
         divisor=settings["div_val"],
         inner=settings["d_embed"],
@@ -191,16 +196,10 @@ def rename(weights: Mapping[str, Tensor], settings: Settings) -> dict[str, Tenso
     """By our names and in our order; whatever is there, so that gradients can be renamed too."""
     ours: dict[str, Tensor] = {}
     inside = "block." if settings["attn_type"] == LEARNED_ABSOLUTE else ""
-    norm = "mixer.norm" if settings["pre_lnorm"] else "mixer_norm"
-    names = {
-        "dec_attn.qkv_net": "mixer.project",
-        "dec_attn.r_net": "mixer.positions.project",
-        "dec_attn.o_net": "mixer.out",
-        "dec_attn.layer_norm": norm,
-        "pos_ff.CoreNet.0": "feed_forward.up",
-        "pos_ff.CoreNet.3": "feed_forward.down",
-        "pos_ff.layer_norm": "norm",
-    }
+    for layer in range(settings["n_layer"]):
+        theirs = {n.removeprefix(f"layers.{layer}."): w for n, w in weights.items() if n.startswith(f"layers.{layer}.")}
+        renamed = family_of(settings["attn_type"])(theirs, settings)
+        ours |= {f"blocks.{layer}.{inside}{name}": weight for name, weight in renamed.items()}
     tables = {
         "word_emb.emb_layers": "embedding.tables",
         "word_emb.emb_projs": "embedding.projections",
@@ -208,16 +207,7 @@ def rename(weights: Mapping[str, Tensor], settings: Settings) -> dict[str, Tenso
         "crit.out_projs": "head.projections",
     }
     for name, weight in weights.items():
-        start, _, rest = name.partition(".")
-        if start == "layers":
-            layer, _, rest = rest.partition(".")
-            part, _, end = rest.rpartition(".")
-            if part in names:
-                ours[f"blocks.{layer}.{inside}{names[part]}.{end}"] = weight
-            elif part == "dec_attn.q_net":
-                keys_and_values = weights[f"layers.{layer}.dec_attn.kv_net.weight"]
-                ours[f"blocks.{layer}.{inside}mixer.project.weight"] = cat([weight, keys_and_values])
-        elif name in ("crit.cluster_weight", "crit.cluster_bias"):  # the originals count clusters backwards
+        if name in ("crit.cluster_weight", "crit.cluster_bias"):  # the originals count clusters backwards
             ours[f"head.clusters.{name.rpartition('_')[2]}"] = weight.flip(0)
         elif (table := next((theirs for theirs in tables if name.startswith(theirs)), None)) is not None:
             end = "" if name.endswith((".weight", ".bias")) else ".weight"
@@ -225,6 +215,32 @@ def rename(weights: Mapping[str, Tensor], settings: Settings) -> dict[str, Tenso
         else:
             for layer in range(settings["n_layer"]):
                 ours |= of_layer(name, weight, f"blocks.{layer}.{inside}mixer.", layer, settings["attn_type"])
+    return ours
+
+
+def family_of(kind: int) -> Callable[[Mapping[str, Tensor], Settings], dict[str, Tensor]]:
+    """Who knows the names of such a layer."""
+    return next((family.rename_layer for family in (memory, recurrent) if kind in family.KINDS), rename_layer)
+
+
+def rename_layer(weights: Mapping[str, Tensor], settings: Settings) -> dict[str, Tensor]:
+    """The weights of one layer of softmax attention, by their names inside it, by our names inside a block."""
+    names = {
+        "dec_attn.qkv_net": "mixer.project",
+        "dec_attn.r_net": "mixer.positions.project",
+        "dec_attn.o_net": "mixer.out",
+        "dec_attn.layer_norm": "mixer.norm" if settings["pre_lnorm"] else "mixer_norm",
+        "pos_ff.CoreNet.0": "feed_forward.up",
+        "pos_ff.CoreNet.3": "feed_forward.down",
+        "pos_ff.layer_norm": "norm",
+    }
+    ours: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        part, _, end = name.rpartition(".")
+        if part in names:
+            ours[f"{names[part]}.{end}"] = weight
+        elif part == "dec_attn.q_net":
+            ours["mixer.project.weight"] = cat([weight, weights["dec_attn.kv_net.weight"]])
     return ours
 
 

@@ -80,12 +80,12 @@ def parse(file: BinaryIO, path: Path) -> Checkpoint:
     file.seek(0)
     if start.startswith(b"PK"):
         return take_out(Archive(file))
-    if start.startswith(pickle.PROTO):
-        return take_out(Stream(file))
-    if start.endswith(b"{"):
+    if start.endswith(b"{"):  # after the length of the header, whose bytes may be any
         with safe_open(path, "pt") as tensors:
             weights = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
             return Checkpoint(without_wrapper(weights), dict(tensors.metadata() or {}), "state dict")
+    if start.startswith(pickle.PROTO):
+        return take_out(Stream(file))
     raise ValueError("it begins like none of them")
 
 

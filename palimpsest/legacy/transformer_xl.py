@@ -20,6 +20,8 @@ from ..attention.spans import CachedSegments, SegmentCache, Span
 from ..mixers.mixer import Mixer
 from ..mixers.softmax_attention import HiddenCache, SoftmaxAttention
 from ..models.block import Block, BlockModule, PostNorm, PreNorm
+from ..models.embeddings import AdaptiveEmbedding, AdaptiveTables, EmbeddingModule
+from ..models.heads import AdaptiveSoftmax, AdaptiveSoftmaxLayer
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class CodedBlocks(Block):
 
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Block:
         block = self.block.remembering(memory, same_length, clamp, extra)
-        return replace(self, block=block)  # pyright: ignore[reportCallIssue]
+        return replace(self, block=block)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True)
@@ -230,3 +232,31 @@ class CodedBlock(nn.Module):
 
     def forward(self, x: Tensor, state=None):
         return self.block(self.mixer.codes.add(x, None), state)  # pyright: ignore
+
+
+@dataclass(frozen=True)
+class SparingAdaptiveEmbedding(AdaptiveEmbedding):
+    """AdaptiveEmbedding whose clusters have no gradient, not zeros, while no token is in them: momentum rests too."""
+
+    def build(self, tokens: int, width: int) -> "SparingTables":
+        return SparingTables(self, tokens, width)
+
+
+class SparingTables(AdaptiveTables):
+    def vectors(self, cluster: int, within: Tensor) -> Tensor:
+        if within.numel():
+            return super().vectors(cluster, within)
+        return self.projections[cluster].weight.new_zeros(0, self.projections[cluster].out_features)
+
+
+@dataclass(frozen=True)
+class SparingAdaptiveSoftmax(AdaptiveSoftmax):
+    """AdaptiveSoftmax whose clusters have no gradient, not zeros, while no target is in them: momentum rests too."""
+
+    def build(self, tokens: int, width: int, embedding: EmbeddingModule) -> "SparingSoftmaxLayer":
+        return SparingSoftmaxLayer(self, tokens, width, embedding)
+
+
+class SparingSoftmaxLayer(AdaptiveSoftmaxLayer):
+    def nats(self, cluster: int, matrix: tuple[Tensor, Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
+        return super().nats(cluster, matrix, hidden, targets) if len(targets) else hidden.new_zeros(0)

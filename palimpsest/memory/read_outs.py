@@ -58,6 +58,27 @@ class NormalisedReads(nn.Module):
 
 
 @dataclass(frozen=True)
+class UngatedNorm(ReadOut):
+    """Reads brought to root mean square one, without a gate, as in the DeltaNet of 2024."""
+
+    scale: float = 1.0
+    epsilon: float = 1e-5
+
+    def build(self, width: int, heads: int, head_width: int) -> nn.Module:
+        return UngatedNormReads(self, head_width)
+
+
+class UngatedNormReads(nn.Module):
+    def __init__(self, spec: UngatedNorm, head_width: int):
+        super().__init__()
+        self.spec = spec
+        self.norm = nn.RMSNorm(head_width, eps=spec.epsilon)
+
+    def forward(self, reads: Tensor, x: Tensor, mass: Tensor | None = None) -> Tensor:
+        return self.norm(reads * self.spec.scale)
+
+
+@dataclass(frozen=True)
 class GatedNorm(ReadOut):
     """Reads brought to root mean square one and gated by silu of the input, as in the Gated DeltaNet."""
 
@@ -77,4 +98,29 @@ class GatedNormReads(nn.Module):
 
     def forward(self, reads: Tensor, x: Tensor, mass: Tensor | None = None) -> Tensor:
         gate = nn.functional.silu(self.gate(x)).view_as(reads)
+        return self.norm(reads * self.spec.scale) * gate
+
+
+@dataclass(frozen=True)
+class SigmoidGatedNorm(ReadOut):
+    """Reads brought to root mean square one and gated by sigmoid of a narrow projection, as in Kimi Delta Attention."""
+
+    scale: float = 1.0
+    epsilon: float = 1e-5
+    rank: int | None = None  # of the projection; None: as many as a head has numbers
+
+    def build(self, width: int, heads: int, head_width: int) -> nn.Module:
+        return SigmoidGatedNormReads(self, width, heads, head_width)
+
+
+class SigmoidGatedNormReads(nn.Module):
+    def __init__(self, spec: SigmoidGatedNorm, width: int, heads: int, head_width: int):
+        super().__init__()
+        self.spec = spec
+        self.norm = nn.RMSNorm(head_width, eps=spec.epsilon)
+        self.narrow = nn.Linear(width, spec.rank or head_width, bias=False)
+        self.gate = nn.Linear(self.narrow.out_features, heads * head_width)
+
+    def forward(self, reads: Tensor, x: Tensor, mass: Tensor | None = None) -> Tensor:
+        gate = self.gate(self.narrow(x)).sigmoid().view_as(reads)
         return self.norm(reads * self.spec.scale) * gate

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from ..errors import UserError
 from ..gates import Gates
 from ..kernels import memory_dtype, memory_scan
 from ..memory.convolutions import Convolution
-from ..memory.feature_maps import EluPlusOne, FeatureMap
+from ..memory.feature_maps import EluPlusOne, FeatureMap, Identity
 from ..memory.key_scales import KeyScale, SumToOne
 from ..memory.read_outs import Plain, ReadOut
 from ..memory.update_rules import Delta, UpdateRule
@@ -27,8 +28,16 @@ class FastWeight(Mixer):
     read_out: ReadOut = Plain()
     heads: int = 4
     convolution: Convolution | None = None  # of queries, keys and values, before anything else
+    value_map: FeatureMap = Identity()  # of values
+    key_heads: int | None = None  # of queries and keys, each for as many heads of values; None: one for each
+    head_width: int | None = None  # of queries and keys; None: an equal share of the model's width
+    value_width: int | None = None  # of values; None: as wide as keys
 
     def __post_init__(self):
+        if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
+            raise UserError(
+                f"{self.heads} heads cannot share the keys of {self.key_heads}: choose key heads that divide the heads"
+            )
         if self.feature_map.non_negative:
             return
         sums = [self.key_scale] if self.key_scale.needs_non_negative else []
@@ -54,23 +63,43 @@ class FastWeightState(NamedTuple):
     recent: Tensor | None  # what the convolution remembers
 
 
+class Address(NamedTuple):
+    """What a segment asks of the page and what it writes on it.
+
+    A token that writes w times asks after the last of them: at the others its query is zero.
+    """
+
+    heard: Tensor  # b t d, the input as the norm leaves it
+    queries: Tensor  # b (t w) h k
+    keys: Tensor  # b (t w) h k
+    values: Tensor  # b (t w) h v
+    gates: Gates
+    recent: Tensor | None  # what the convolution remembers
+
+
 class FastWeightMixer(MixerModule):
     def __init__(self, spec: FastWeight, width: int, norm: nn.Module | None):
         super().__init__()
         self.spec = spec
-        self.head_width = split_width(width, spec.heads)
+        self.head_width = spec.head_width or split_width(width, spec.heads)
+        self.value_width = spec.value_width or self.head_width
+        self.key_heads = spec.key_heads or spec.heads
+        self.writes = spec.update_rule.writes
+        keys, values = self.key_heads * self.head_width, spec.heads * self.value_width
+        self.widths = [keys, self.writes * keys, self.writes * values]
         self.norm = norm
-        self.project = nn.Linear(width, 3 * width, bias=False)
-        self.convolution = None if spec.convolution is None else spec.convolution.build(3 * width)
+        self.project = nn.Linear(width, sum(self.widths), bias=False)
+        self.convolution = None if spec.convolution is None else spec.convolution.build(sum(self.widths))
         self.feature_map = spec.feature_map.build(self.head_width)
-        self.update_rule = spec.update_rule.build(width, spec.heads)
-        self.read_out = spec.read_out.build(width, spec.heads, self.head_width)
-        self.out = nn.Linear(width, width, bias=False)
+        self.value_map = spec.value_map.build(self.value_width)
+        self.features = spec.feature_map.features(self.head_width), spec.value_map.features(self.value_width)
+        self.update_rule = spec.update_rule.build(width, spec.heads, self.features[0])
+        self.read_out = spec.read_out.build(width, spec.heads, self.features[1])
+        self.out = nn.Linear(spec.heads * self.features[1], width, bias=False)
 
     def initial_state(self, batch: int) -> FastWeightState:
         weight = self.out.weight
-        features = self.spec.feature_map.features(self.head_width)
-        page = weight.new_zeros(batch, self.spec.heads, features, self.head_width, dtype=memory_dtype(weight.dtype))
+        page = weight.new_zeros(batch, self.spec.heads, *self.features, dtype=memory_dtype(weight.dtype))
         recent = None if self.convolution is None else self.convolution.initial_state(batch)
         if not (self.spec.update_rule.counts_keys or self.spec.read_out.counts_keys):
             return FastWeightState(page, None, recent)
@@ -78,21 +107,42 @@ class FastWeightMixer(MixerModule):
         return FastWeightState(page, KeySum(page[..., :1].clone(), fresh), recent)
 
     def forward(self, x: Tensor, state: FastWeightState | None = None) -> tuple[Tensor, FastWeightState]:
-        memory, key_sum, recent = self.initial_state(len(x)) if state is None else state
+        state = self.initial_state(len(x)) if state is None else state
+        heard, queries, keys, values, gates, recent = self.address(x, state)
+        reads, memory = memory_scan(queries, keys, values, gates, state.memory)
+        mass, key_sum = None, None
+        if state.key_sum is not None:
+            mass, key_sum = count_keys(queries, keys, gates, state.key_sum)
+            mass = mass[:, self.writes - 1 :: self.writes]
+        reads = self.read_out(reads[:, self.writes - 1 :: self.writes], heard, mass)
+        return self.out(reads.flatten(-2)), FastWeightState(memory, key_sum, recent)
+
+    def address(self, x: Tensor, state: FastWeightState) -> Address:
+        """All that is done before the scan, for those who only want to look."""
         x = x if self.norm is None else self.norm(x)
-        projected = self.project(x)
+        projected, recent = self.project(x), state.recent
         if self.convolution is not None:
             projected, recent = self.convolution(projected, recent)
-        queries, keys, values = projected.unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
-        queries, keys = (self.spec.key_scale(self.feature_map(z)) for z in (queries, keys))
+        queries, keys, values = projected.split(self.widths, dim=-1)
+        queries, keys = (self.features_of(z) for z in (queries, keys))
+        if self.writes > 1:
+            queries = pad(queries[:, :, None], (0, 0, 0, 0, self.writes - 1, 0)).flatten(1, 2)
+        values = self.value_map(by_head(values, self.spec.heads, self.value_width))
+        crowding = None
+        if state.key_sum is not None and self.spec.update_rule.counts_keys:
+            crowding = crowding_of(keys, state.key_sum)
+        return Address(x, queries, keys, values, self.update_rule(x, crowding), recent)
 
-        crowding = crowding_of(keys, key_sum) if key_sum is not None and self.spec.update_rule.counts_keys else None
-        gates = self.update_rule(x, crowding)
-        reads, memory = memory_scan(queries, keys, values, gates, memory)
-        mass = None
-        if key_sum is not None:
-            mass, key_sum = count_keys(queries, keys, gates, key_sum)
-        return self.out(self.read_out(reads, x, mass).flatten(-2)), FastWeightState(memory, key_sum, recent)
+    def features_of(self, x: Tensor) -> Tensor:
+        """Queries or keys as the page sees them, those of a key head once for each head that shares them."""
+        features = self.spec.key_scale(self.feature_map(by_head(x, self.key_heads, self.head_width)))
+        shared = self.spec.heads // self.key_heads
+        return features if shared == 1 else features.repeat_interleave(shared, dim=2)
+
+
+def by_head(x: Tensor, heads: int, width: int) -> Tensor:
+    """`b t (w h x)` -> `b (t w) h x`"""
+    return x.unflatten(-1, (-1, heads, width)).flatten(1, 2)
 
 
 def count_keys(queries: Tensor, keys: Tensor, gates: Gates, key_sum: KeySum) -> tuple[Tensor, KeySum]:

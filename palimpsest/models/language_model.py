@@ -39,7 +39,7 @@ class LanguageModel(Spec):
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> "LanguageModel":
         """The same model, to be used with so long a memory of hidden states."""
         block = self.block.remembering(memory, same_length, clamp, extra)
-        if block == self.block.remembering(memory + 1, same_length, clamp, extra):
+        if memory and block == self.block.remembering(memory + 1, same_length, clamp, extra):
             raise UserError("no part of this model keeps a memory of hidden states whose length could be chosen")
         return replace(self, block=block, embedding=self.embedding if clamp is None else self.embedding.clamping(clamp))
 

@@ -11,6 +11,6 @@ Without the original's quirks:
     --vocabulary Words --schedule Cosine --embedding.positions Sinusoidal --evaluation SlidingWindow
 """
 
-from palimpsest.recipes.lmtool_standard_small import standard
+from palimpsest.recipes.lmtool_standard_small import medium, standard
 
-recipe = standard("lmtool-standard-medium", width=256, batch=56, segment=384, steps=400_000)
+recipe = standard("lmtool-standard-medium", medium)

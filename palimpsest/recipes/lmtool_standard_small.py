@@ -12,31 +12,67 @@ Without the original's quirks:
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
-from palimpsest.attention.positions import NoPositions
+from palimpsest.attention.positions import AddedPositions, NoPositions
 from palimpsest.attention.spans import SegmentCache
 from palimpsest.experiment import Recipe
 from palimpsest.legacy.protocols import LmtoolSlidingWindow
 from palimpsest.legacy.transformer_xl import CountdownSinusoidal
-from palimpsest.mixers import SoftmaxAttention
+from palimpsest.mixers import Mixer, SoftmaxAttention
+from palimpsest.models.language_model import LanguageModel
 from palimpsest.recipes.transformer_xl_enwik8_base import with_attention, with_model
 from palimpsest.recipes.transformer_xl_wt103_base import wikitext_103, words
 
 
-def standard(name: str, width: int, batch: int, segment: int, steps: int) -> Recipe:
-    """A Transformer that reads each segment afresh, its positions added to the embedding."""
-    attention = SoftmaxAttention(NoPositions(), SegmentCache(0), heads=8, head_width=width // 8)
-    model = with_attention(width, 16, attention, inner=2048, dropout=0.1, head=words, positions=CountdownSinusoidal())
+class Size(NamedTuple):
+    """What lmtool-fwms calls small or medium."""
+
+    width: int
+    batch: int
+    segment: int
+    steps: int
+
+    @property
+    def head_width(self) -> int:
+        return self.width // 8
+
+    @property
+    def scale(self) -> float:
+        """Of scores, or of what is read from a memory."""
+        return self.head_width**-0.5
+
+
+small = Size(width=128, batch=96, segment=256, steps=500_000)
+medium = Size(width=256, batch=56, segment=384, steps=400_000)
+
+
+def standard(name: str, size: Size) -> Recipe:
+    attention = SoftmaxAttention(NoPositions(), SegmentCache(0), heads=8, head_width=size.head_width)
+    return fresh(name, size, with_mixer(size, attention))
+
+
+def with_mixer(
+    size: Size,
+    mixer: Mixer,
+    positions: AddedPositions = CountdownSinusoidal(),  # noqa: B008 (immutable)
+) -> LanguageModel:
+    """A Transformer with this mixer, its positions added to the embedding."""
+    return with_attention(size.width, 16, mixer, inner=2048, dropout=0.1, head=words, positions=positions)
+
+
+def fresh(name: str, size: Size, model: LanguageModel) -> Recipe:
+    """Each segment is read from a fresh state."""
     recipe = with_model(
         name,
-        wikitext_103(batch, segment),
+        wikitext_103(size.batch, size.segment),
         model,
-        steps,
+        size.steps,
         warmup=2000,
-        evaluation=LmtoolSlidingWindow(context=segment, clamp=segment, rows=1),
+        evaluation=LmtoolSlidingWindow(context=size.segment, clamp=size.segment, rows=1),
     )
     # seldom: a window for each word reads every word as often as the window is long
     return replace(recipe, run=replace(recipe.run, carry=False, validate_every=20_000))
 
 
-recipe = standard("lmtool-standard-small", width=128, batch=96, segment=256, steps=500_000)
+recipe = standard("lmtool-standard-small", small)

@@ -24,7 +24,7 @@ from palimpsest.legacy.schedules import TransformerXLCosine
 from palimpsest.legacy.streams import TransformerXLSegments
 from palimpsest.legacy.transformer_xl import DroppedSinusoidalRelative
 from palimpsest.legacy.vocabularies import TransformerXLBytes
-from palimpsest.mixers import SoftmaxAttention
+from palimpsest.mixers import Mixer, SoftmaxAttention
 from palimpsest.models.block import PostNorm
 from palimpsest.models.embeddings import AdaptiveEmbedding
 from palimpsest.models.feed_forward import Relu
@@ -37,7 +37,7 @@ from palimpsest.training.trainer import Run
 def with_attention(
     width: int,
     layers: int,
-    attention: SoftmaxAttention,
+    attention: Mixer,
     inner: int,
     dropout: float,
     head: AdaptiveSoftmax = AdaptiveSoftmax(tied=True),  # noqa: B008 (immutable)

@@ -169,8 +169,17 @@ def page(results: list[dict[str, Any]], figures: dict[str, bytes]) -> str:
 
 
 def agreement(rows: list[Compared]) -> str:
-    told = [row.same_side for row in rows if row.same_side is not None]
-    return f"{len(rows)} runs. Solved or not as published: {sum(told)} of {len(told)} that can be compared."
+    """FAVOR+ apart: its directions are drawn anew in every call, and nobody draws the same."""
+    told = [row for row in rows if row.same_side is not None]
+    fixed = [row for row in told if not row.label.startswith("favor")]
+    return (
+        f"{len(rows)} runs. Solved or not as published: {count(told)} of {len(told)} that can be compared, "
+        f"{count(fixed)} of {len(fixed)} without FAVOR+."
+    )
+
+
+def count(rows: list[Compared]) -> int:
+    return sum(row.same_side or False for row in rows)
 
 
 def comparison_table(rows: list[Compared]) -> Markup:

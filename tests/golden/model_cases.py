@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from carried_states import as_carried
 from closeness import close
 from safetensors.torch import load_file
 from torch import Tensor
@@ -13,8 +14,12 @@ from torch import Tensor
 from palimpsest.batch import Batch
 from palimpsest.legacy import from_adaptive_span, from_transformer_xl, pickles
 from palimpsest.legacy.adaptive_span import AdaptivePastAttention
+from palimpsest.mixers.delta_mlp import DeltaMLPMixer
+from palimpsest.mixers.softmax_attention import HiddenState
 from palimpsest.models.language_model import LanguageNetwork
 from palimpsest.state import detach
+
+LENGTHS = ("tgt_len", "ext_len", "mem_len")
 
 
 def read_case(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
@@ -22,7 +27,7 @@ def read_case(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str
     return config, load_file(folder / "weights.safetensors"), load_file(folder / "io.safetensors")
 
 
-def within(actual: Tensor, expected: Tensor, absolute: float, what: str, relative: float = 0.0) -> None:
+def within(actual: Tensor, expected: Tensor, absolute: float | Tensor, what: str, relative: float = 0.0) -> None:
     assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     excess = ((actual - expected).abs() - absolute - relative * expected.abs()).max() if expected.numel() else -1
     assert excess <= 0, f"{what}: off by {(actual - expected).abs().max():.1e}"
@@ -35,46 +40,53 @@ def build_transformer_xl(settings: Mapping[str, Any], weights: Mapping[str, Tens
     return from_transformer_xl.translate(weights, settings).build().eval()
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model was made with; the settings that were changed afterwards in their changed form."""
-    changed = config.get("eval_reset") or {}
-    settings = {**config["constructor"], **{name: value for name, value in changed.items() if name != "reset_length"}}
-    if changed.get("reset_length"):
-        made = config["constructor"]
-        settings["max_klen"] = made["tgt_len"] + made["ext_len"] + made["mem_len"]
-        settings["tgt_len"], settings["ext_len"], settings["mem_len"] = changed["reset_length"]
-    return settings
+def changed(settings: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model was made with, and what the case changed afterwards in its changed form."""
+    later = dict(config.get("eval_reset") or {})
+    settings = {"max_klen": sum(settings[name] for name in LENGTHS), **settings}
+    if lengths := later.pop("reset_length", None):
+        later |= zip(LENGTHS, lengths, strict=True)
+    return {**settings, **later}
 
 
 def check_transformer_xl(folder: Path) -> None:
     config, weights, _ = read_case(folder)
-    settings = settings_of(config)
+    settings = changed(config["constructor"], config)
     check_segments(folder, settings, build_transformer_xl(settings, weights))
 
 
 def check_pickled(path: Path, folder: Path) -> None:
     """A whole module tells its own settings."""
-    checkpoint = pickles.read(path)
-    settings = from_transformer_xl.told_by_module(checkpoint.attributes)
+    checkpoint, (config, _, _) = pickles.read(path), read_case(folder)
+    settings = changed(from_transformer_xl.told_by_module(checkpoint.attributes), config)
     check_segments(folder, settings, build_transformer_xl(settings, checkpoint.weights))
 
 
 def check_segments(folder: Path, settings: Mapping[str, Any], model: LanguageNetwork) -> None:
     config, weights, io = read_case(folder)
-    assert sum(parameter.numel() for parameter in model.parameters()) == config["n_params"]
+    found = sum(parameter.numel() for parameter in model.parameters())
+    assert found + idle_numbers(model, weights) == config["n_params"]
     state = before = None
-    total = torch.zeros(())
-    for segment in range(len(config["seg_lens"])):
+    total, last = torch.zeros(()), torch.empty(config["bsz"], 0, model.spec.width)
+    for segment, length in enumerate(config["seg_lens"]):
         data, target = (io[f"seg{segment}.{name}"].T.long() for name in ("data", "target"))
-        again = data.shape[1] - target.shape[1]  # tokens that are read once more, and not scored
+        again = data.shape[1] - length  # tokens that are read once more, and not scored
         targets = torch.cat([torch.zeros_like(data[:, :again]), target], dim=1)
         nats, state = model(Batch(data, targets), state)
         total = total + nats[:, again:].sum()
         within(nats[:, again:].T, io[f"seg{segment}.loss"], 2e-5, f"the loss of segment {segment}")
         hidden, after = model.read(data, before)
         within(hidden.transpose(0, 1), io[f"seg{segment}.hidden"], 2e-5, f"the hidden states of segment {segment}")
-        check_memories(after, io, segment)
-        state = before = detach(state)
+        check_other_forms(model, nats[:, again:], hidden[:, again:], io, segment, settings.get("cutoffs", []))
+        if all(isinstance(block, HiddenState) for block in after.blocks):
+            check_memories(after, io, segment)
+            last = check_last_memory(last, hidden.detach(), io, segment, settings)
+            state = before = detach(state)
+        elif config["carry_over_fast_weight"]:
+            check_carried(after, io, segment)
+            state = before = detach(state)
+        else:
+            state = before = None
     total.backward()
     expected = from_transformer_xl.translate(gradients_of(io, weights), settings).weights
     check_gradients(model, expected, config.get("params_without_grad", []))
@@ -85,13 +97,66 @@ def gradients_of(io: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dic
     return {name: io.get(f"grad.{name}", torch.full_like(weight, torch.nan)) for name, weight in weights.items()}
 
 
+def check_other_forms(
+    model: LanguageNetwork, nats: Tensor, hidden: Tensor, io: Mapping[str, Tensor], segment: int, cutoffs: list[int]
+) -> None:
+    """The same losses cluster by cluster, and what they are taken from: each where the case has it."""
+    if (grouped := io.get(f"seg{segment}.loss_grouped")) is not None:
+        found = by_cluster(nats.T, io[f"seg{segment}.target"], cutoffs)
+        within(found, grouped.flatten(), 2e-5, f"the losses of segment {segment} by cluster")
+    if (logits := io.get(f"seg{segment}.logits")) is not None:
+        found = model.head.log_probabilities(hidden.transpose(0, 1).flatten(0, 1))
+        within(found, logits.flatten(0, 1).log_softmax(-1), 2e-5, f"the scores of segment {segment}")
+
+
+def by_cluster(losses: Tensor, targets: Tensor, cutoffs: list[int]) -> Tensor:
+    """In the order in which the originals' adaptive softmax returns them."""
+    clusters = torch.bucketize(targets.flatten(), torch.tensor(cutoffs), right=True)
+    return losses.flatten()[clusters.argsort(stable=True)]
+
+
 def check_memories(state: Any, io: Mapping[str, Tensor], segment: int) -> None:
     for layer, block in enumerate(state.blocks):
-        if (expected := io.get(f"seg{segment}.new_mems.{layer}")) is None:
-            continue
-        expected = expected.transpose(0, 1)
-        memory = block.hidden[:, block.hidden.shape[1] - expected.shape[1] :] if expected.ndim == 3 else expected
-        within(memory, expected, 1e-4, f"memory {layer} after segment {segment}", relative=1e-5)
+        slots = block.hidden.shape[1]
+        if slots or f"seg{segment}.new_mems.{layer}" in io:
+            memory = block.hidden[:, max(0, slots - int(block.seen.min())) :]
+            check_memory(memory, io, segment, layer)
+
+
+def check_carried(state: Any, io: Mapping[str, Tensor], segment: int) -> None:
+    """Fast weights and whatever else is handed on, layer by layer."""
+    for layer, block in enumerate(state.blocks):
+        for number, ours in enumerate(as_carried(block)):
+            name = f"seg{segment}.new_mems.{layer}.{number}"
+            theirs = io.get(name, io.get(f"seg{segment}.new_mems.{layer}"))
+            assert (ours is None) == (theirs is None), name
+            if ours is not None:
+                within(ours, theirs, 1e-4, name, relative=1e-5)
+
+
+def idle_numbers(model: LanguageNetwork, weights: Mapping[str, Tensor]) -> int:
+    """Of the original's Delta MLP: it projects twice as many keys and values as it uses, and we do not."""
+    mixers = [block.mixer for block in model.stack()]
+    theirs = sum(weight.numel() for name, weight in weights.items() if name.endswith("dec_attn.qkv_net.weight"))
+    ours = sum(mixer.project.weight.numel() for mixer in mixers if isinstance(mixer, DeltaMLPMixer))
+    return theirs - ours if ours else 0
+
+
+def check_memory(memory: Tensor, io: Mapping[str, Tensor], segment: int, layer: int) -> None:
+    expected = io[f"seg{segment}.new_mems.{layer}"].transpose(0, 1)
+    within(memory, expected, 1e-4, f"memory {layer} after segment {segment}", relative=1e-5)
+
+
+def check_last_memory(
+    memory: Tensor, hidden: Tensor, io: Mapping[str, Tensor], segment: int, settings: Mapping[str, Any]
+) -> Tensor:
+    """The originals keep what leaves the last layer too, though nothing reads it; we do not."""
+    both = torch.cat([memory, hidden], 1)[:, : hidden.shape[1] + max(0, memory.shape[1] - settings["ext_len"])]
+    kept = both[:, max(0, both.shape[1] - settings["mem_len"]) :]
+    names = [name for name in io if name.startswith(f"seg{segment}.new_mems.")]
+    if names:
+        check_memory(kept, io, segment, len(names) - 1)
+    return kept
 
 
 def check_gradients(model: LanguageNetwork, expected: Mapping[str, Tensor], without: list[str], tolerance=1e-4) -> None:
@@ -152,8 +217,10 @@ def check_adaptive_segments(
         penalties = [module.penalty() for module in model.modules() if hasattr(module, "penalty")]
         penalty = sum(penalties, torch.zeros(()))
         within(penalty.reshape(()), io[f"seg{segment}.span_loss"].reshape(()), tolerance, f"span loss of {what}")
+        within(nats.mean(), io[f"seg{segment}.loss"].reshape(()), tolerance, f"mean loss of {what}")
         total = nats.mean() + penalty
         within(total, io[f"seg{segment}.total_loss"].reshape(()), tolerance, f"total loss of {what}")
+        check_lengths(model, state, after, config["per_segment"][segment], what)
         for layer, block in enumerate(after.blocks):
             if (cache := io.get(f"seg{segment}.cache.l{layer}")) is not None:
                 within(block.hidden, cache, tolerance, f"cache {layer} after {what}")
@@ -167,6 +234,18 @@ def check_adaptive_segments(
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         within(parameter.grad, renamed[name], gradient_tolerance, f"{kind}gradient of {name}")
+
+
+def check_lengths(model: LanguageNetwork, before: Any, after: Any, expected: Mapping[str, Any], what: str) -> None:
+    assert [block.hidden.shape[1] for block in before.blocks] == expected["cache_in_len"], f"caches before {what}"
+    assert [block.hidden.shape[1] for block in after.blocks] == expected["cache_out_len"], f"caches after {what}"
+    mixers = [block.mixer for block in model.stack()]
+    if "current_val" in expected:
+        ratios = torch.stack([mixer.ratio for mixer in mixers])
+        within(ratios, torch.tensor(expected["current_val"], dtype=ratios.dtype), 1e-7, f"spans of {what}")
+        found = [(mixer.window(), mixer.slots(), max(mixer.gauges()["span"])) for mixer in mixers]
+        windows = [mixers[0].spec.limit - trimmed for trimmed in expected["trim_len"]]
+        assert found == list(zip(windows, expected["cache_size"], expected["max_span"], strict=True)), what
 
 
 def check_spans(path: Path) -> None:

@@ -1,11 +1,12 @@
-"""Whole modules as the originals pickled them, against the weights of the case of the same name."""
+"""Files as the originals wrote them, against the weights of the cases they belong to."""
 
+import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
-from palimpsest.legacy import pickles
+from palimpsest.legacy import from_adaptive_span, pickles
 
 
 def check(folder: Path, cases: Path) -> None:
@@ -17,3 +18,14 @@ def check(folder: Path, cases: Path) -> None:
     for name, tensor in expected.items():
         assert found.weights[name].dtype == tensor.dtype, name
         assert torch.equal(found.weights[name], tensor), name
+
+
+def check_checkpoint(path: Path) -> None:
+    """A training checkpoint of adaptive-span holds the last weights of the run it lies beside."""
+    found = pickles.read(path)
+    assert found.kind == "training checkpoint"
+    last = {name: tensor for name, tensor in load_file(path.with_name("io.safetensors")).items() if "final." in name}
+    assert last, f"{path} has no run beside it"
+    for name, tensor in last.items():
+        assert torch.equal(found.weights[name.removeprefix("final.")], tensor), name
+    from_adaptive_span.translate(found.weights, json.loads(path.with_name("config.json").read_text())).build()

@@ -1,6 +1,7 @@
 """Training runs of the originals, step for step, carried out by our trainer."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,10 @@ def check_transformer_xl(folder: Path, work: Path) -> None:
         log_every=1,
         validate_every=args["eval_interval"],
     )
-    trained(
+    valid = shortened(np.array(text["valid"]), args["eval_batch_size"], args["max_eval_steps"] * args["eval_tgt_len"])
+    trainer = trained(
         model, order, np.array(text["train"]), args["batch_size"], args["tgt_len"], args["seed"],
-        optimiser_of(args["optim"], args["lr"], args["mom"]), schedule_of(args), run,
-        (np.array(text["valid"]), protocol), work,
+        optimiser_of(args["optim"], args["lr"], args["mom"]), schedule_of(args), run, (valid, protocol), work,
     )  # fmt: skip
     lines = metrics(work)
     steps = [line for line in lines if line["event"] == "train"]
@@ -89,10 +90,11 @@ def check_transformer_xl(folder: Path, work: Path) -> None:
     within(of(steps, "nats"), calls, 1e-4, "the losses")
     within(of(steps, "rate") * args["lr"], exact(config["lr_used"]), 1e-12, "the rates")
     within(of(steps, "gradient_norm"), exact(config["grad_norm_before_clip"]), 0.0, "the norms", relative=1e-4)
-    valid = [line for line in lines if line["event"] == "valid"]
+    # we also validate after the last step
+    valid = [line for line in lines if line["event"] == "valid" and line["step"] % args["eval_interval"] == 0]
     within(of(valid, "nats"), exact(config["valid_loss"]), 1e-4, "the validation losses")
     expected = from_transformer_xl.translate(load_file(folder / "weights_final.safetensors"), config["constructor"])
-    check_weights(model, expected.weights, 1e-3 if args["optim"] == "adam" else 1e-5)
+    check_weights(trainer, expected.weights, 1e-3 if args["optim"] == "adam" else 1e-5)
 
 
 def find_text(folder: Path, dataset: str) -> Path:
@@ -125,8 +127,15 @@ def schedule_of(args: dict[str, Any]) -> Schedule:
     }[args["scheduler"]]
 
 
-def check_weights(model: LanguageNetwork, expected: dict[str, Tensor], tolerance: float) -> None:
-    for name, parameter in model.named_parameters():
+def shortened(ids: np.ndarray, rows: int, targets: int) -> np.ndarray:
+    """The text of which each row has so many targets, if any number is given."""
+    if targets <= 0:
+        return ids
+    return ids[: len(ids) // rows * rows].reshape(rows, -1)[:, : targets + 1].flatten()
+
+
+def check_weights(trainer: Recorder, expected: dict[str, Tensor], tolerance: float) -> None:
+    for name, parameter in trainer.model.named_parameters():
         within(parameter.detach(), expected[name], tolerance, f"{name} in the end")
 
 
@@ -160,17 +169,26 @@ def check_adaptive_span(folder: Path, work: Path) -> None:
             within(sums, torch.tensor(theirs["cache_abs_sum"]), 1e-3, f"caches after step {number}", relative=1e-5)
     score = evaluate(model, ids, protocol, None, 1)
     assert abs(score.nats_per_token - config["full_eval_loss"]) < 1e-5
+    check_validation(model, protocol, io["data"].numpy(), config)
     final = {name.removeprefix("final."): value for name, value in io.items() if name.startswith("final.")}
-    check_active_weights(model, from_adaptive_span.rename({**weights, **final}), config)
+    check_active_weights(trainer, from_adaptive_span.rename({**weights, **final}), config)
 
 
-def check_active_weights(model: LanguageNetwork, expected: dict[str, Tensor], config: dict[str, Any]) -> None:
+def check_validation(model: LanguageNetwork, protocol: Protocol, rows: np.ndarray, config: dict[str, Any]) -> None:
+    """The original's validation between iterations: a tenth of their updates, unless it leaps back meanwhile."""
+    name = next(name for name in config if re.fullmatch(r"val_iter_nbatches\d+_loss", name))
+    targets = max(1, int(re.sub(r"\D", "", name)) // 10) * config["block_size"]
+    if targets < rows.shape[1] - config["block_size"]:
+        score = evaluate(model, rows[:, : targets + 1].flatten(), protocol, None, 1)
+        assert abs(score.nats_per_token - config[name]) < 1e-5, name
+        assert targets == config["val_iter_pos_after"], name
+
+
+def check_active_weights(trainer: Recorder, expected: dict[str, Tensor], config: dict[str, Any]) -> None:
     """All but the vectors of distances that no mask ever reached: rounding alone moves those, differently each time."""
     params, limit = config["adapt_span_params"], config["attn_span"]
     ratios = [params["adapt_span_init"], *(r for step in config["steps"] for layer in step["spans"] for r in layer)]
     active = min(limit, int(max(ratios) * limit) + params["adapt_span_ramp"])
-    for name, parameter in model.named_parameters():
-        ours, theirs = parameter.detach(), expected[name]
-        if name.endswith("vectors.table"):
-            ours, theirs = ours[:active], theirs[:active]
-        within(ours, theirs, 1e-4, f"{name} in the end")
+    for name, parameter in trainer.model.named_parameters():
+        rows = slice(active if name.endswith("vectors.table") else None)
+        within(parameter.detach()[rows], expected[name][rows], 1e-4, f"{name} in the end")

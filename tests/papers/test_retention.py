@@ -36,5 +36,5 @@ def test_our_sentence_is_the_papers_parallel_and_recurrent_retention():
 
 
 def test_before_training_heads_forget_at_rates_from_the_shortest_to_the_longest_lifetime():
-    rule = Decay(shortest=4.0, longest=64.0).build(width=8, heads=3)
+    rule = Decay(shortest=4.0, longest=64.0).build(width=8, heads=3, features=4)
     close(rule.keep.sigmoid() ** torch.tensor([4.0, 16.0, 64.0]), torch.full((3,), 1 / torch.e))

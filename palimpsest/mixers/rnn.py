@@ -1,0 +1,54 @@
+"""A plain recurrent net as a mixer."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .mixer import Mixer, MixerModule
+from .out_projection import OutProjection, build_out
+
+
+@dataclass(frozen=True)
+class RNN(Mixer):
+    """Elman's recurrent net: the tanh of two matrices, of the input and of its own past."""
+
+    inner: int | None = None  # numbers of its state; None: the model's width
+    out: OutProjection | None = OutProjection()
+
+    def build(self, width: int, norm: nn.Module | None = None) -> "RNNMixer":
+        return RNNMixer(self, width, norm)
+
+
+class RNNState(NamedTuple):
+    said: Tensor  # b inner
+
+
+class RNNMixer(MixerModule):
+    def __init__(self, spec: RNN, width: int, norm: nn.Module | None):
+        super().__init__()
+        self.norm = norm
+        self.net = RNNLayer(width, spec.inner or width)
+        self.out = build_out(spec.out, self.net.hidden_size, width)
+
+    def initial_state(self, batch: int) -> RNNState:
+        return RNNState(self.net.weight_hh_l0.new_zeros(batch, self.net.hidden_size))
+
+    def forward(self, x: Tensor, state: RNNState | None = None) -> tuple[Tensor, RNNState]:
+        (said,) = self.initial_state(len(x)) if state is None else state
+        states, last = self.net(x if self.norm is None else self.norm(x), said[None])
+        return self.out(states), RNNState(last[0])
+
+
+class RNNLayer(nn.RNN):
+    """torch's, with its usual start, drawn from a generator."""
+
+    weight_hh_l0: Tensor
+
+    def __init__(self, width: int, inner: int):
+        super().__init__(width, inner, batch_first=True)
+
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(self.hidden_size**-0.5), self.hidden_size**-0.5, generator=generator)
