@@ -31,8 +31,8 @@ format: $(VENV)/.installed-dev ## let ruff mend what it can
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: $(VENV)/.installed ## speed and memory of the scan
-	$(BIN)/python benchmarks/scan.py $(ARGS)
+bench: $(VENV)/.installed ## speed and memory on this machine
+	for one in scan attention recurrent retrieval; do $(BIN)/python benchmarks/$$one.py $(ARGS); done
 
 setup: $(VENV)/.installed-dev ## the environment with the development tools, and nothing else
 

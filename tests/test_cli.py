@@ -195,7 +195,7 @@ def test_ls_shows_recipes_parts_and_corpora(capsys):
     say("ls")
     shown = capsys.readouterr().out
     assert all(
-        name in shown for name in ("tiny-shakespeare", "TinyShakespeare", "DPFP(nu=1)", "Delta(beta=0.5)", "Muon")
+        name in shown for name in ("tiny-shakespeare", "TinyShakespeare", "DPFP(nu=1)", "Delta(beta=0.5, ", "Muon")
     )
     say("ls", "corpora", "--json")
     assert list(json.loads(capsys.readouterr().out)) == ["corpora"]

@@ -56,14 +56,14 @@ SCRIPTS = {  # recipe, flags: settings
 }
 
 
-@pytest.mark.parametrize("name, flags", SCRIPTS, ids=" ".join)
+@pytest.mark.parametrize("name, flags", SCRIPTS)
 def test_a_recipe_is_the_originals_script_in_our_words(name, flags):
     recipe = recipes.find_recipe(name)
     recipe = override(recipe, flags.split(), "palimpsest train") if flags else recipe
     assert recipe.model.block == block_of(Settings(DEFAULTS | SCRIPTS[name, flags], "lmtool-fwms"))
 
 
-@pytest.mark.parametrize("name", {name for name, _ in SCRIPTS})
+@pytest.mark.parametrize("name", sorted({name for name, _ in SCRIPTS}))
 def test_a_model_that_carries_its_memory_on_has_no_positions_and_is_scored_so(name):
     recipe = recipes.find_recipe(name)
     assert recipe.run.carry == (recipe.model.embedding.positions == NoPositions())

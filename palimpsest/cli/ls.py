@@ -61,10 +61,12 @@ def signature(part: type[Spec]) -> str:
 
 
 def shorten(signature: str) -> str:
-    """`Muon(rate=0.02, momentum=0.95, …)`"""
-    while len(signature) > 34 and "(" in signature:  # a name alone is never cut
+    """`Muon(rate=0.02, momentum=0.95, …)`; a name is never cut."""
+    while len(signature) > 34:
         shown = signature.removesuffix(", …)")
-        signature = f"{shown.rpartition(', ')[0]}, …)" if ", " in shown else f"{shown.partition('(')[0]}(…)"
+        if ", " not in shown:
+            return f"{shown.partition('(')[0]}(…)" if "(" in shown else shown
+        signature = f"{shown.rpartition(', ')[0]}, …)"
     return signature
 
 

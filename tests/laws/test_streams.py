@@ -64,10 +64,12 @@ def counted(batch):
 @relaxed
 @given(tokens=st.integers(2, 300), batch=sizes, segment=sizes)
 def test_targets_are_the_tokens_that_follow(order, tokens, batch, segment):
-    for (inputs, targets, _), _ in epoch_of(stream_of(order, tokens, batch, segment)):
+    for (inputs, targets, mask), _ in epoch_of(stream_of(order, tokens, batch, segment)):
         assert inputs.shape == targets.shape == (batch, inputs.shape[1])
         assert inputs.dtype == targets.dtype == torch.int64
-        assert torch.equal(targets, inputs + 1)
+        counted = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
+        assert torch.equal(targets[counted], inputs[counted] + 1)
+        assert not targets[~counted].any()  # what does not count is not told
         assert torch.equal(inputs, inputs[:, :1] + torch.arange(inputs.shape[1]))
 
 
