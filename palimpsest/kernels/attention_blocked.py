@@ -1,7 +1,7 @@
 """Relative attention for some queries at a time, with only the keys that these can see.
 
 What depends on the distance is made with the distance as its last axis and then shifted, row by row, to where
-the key of that distance stands.
+the key of that distance stands. Products are made in the type of the inputs, scores and weights in at least float32.
 """
 
 import torch
@@ -29,7 +29,7 @@ def attend(
     block: int | None = None,
 ) -> Tensor:
     block = block or BLOCK.get(queries.device.type, USUAL_BLOCK)
-    cached = keys.shape[1] - queries.shape[1]
+    cached, exact = keys.shape[1] - queries.shape[1], torch.promote_types(queries.dtype, torch.float32)
     queries, keys, values = (z.transpose(1, 2) for z in (queries, keys, values))
     blocks = queries.split(block, dim=2)
     if relative is None:
@@ -43,20 +43,20 @@ def attend(
     for query, place_query in zip(blocks, place_queries, strict=True):
         first, last = max(0, last + 1 - reach), last + query.shape[2]
         key, value = keys[:, :, first:last], values[:, :, first:last]
-        scores = query @ key.transpose(-1, -2)
+        scores = (query @ key.transpose(-1, -2)).to(exact)
         count = key.shape[2]
         if place_query is not None and by_distance is not None:
-            by_place = place_query @ nearest(by_distance, count)
+            by_place = (place_query @ nearest(by_distance, count)).to(exact)
             scores = scores + to_keys(by_place if bias is None else by_place + nearest(bias, count), count)
         seen = visible(query.shape[2], count, reach, None if empty is None else (empty - first), key.device)
         share = None
         if shares is not None:
             share = to_keys(nearest(shares, count)[:, None].expand(-1, query.shape[2], -1), count)
         if persistent is not None:
-            scores = torch.cat([scores, query @ persistent[0].transpose(-1, -2)], dim=-1)
+            scores = torch.cat([scores, (query @ persistent[0].transpose(-1, -2)).to(exact)], dim=-1)
             seen = pad(seen, (0, persistent[0].shape[1]), value=True)
             share = None if share is None else pad(share, (0, persistent[0].shape[1]), value=1.0)
-        weights = drop(softmax(scores, seen, share), dropout)
+        weights = drop(softmax(scores, seen, share), dropout).to(value.dtype)
         read = weights[..., :count] @ value
         if persistent is not None:
             read = read + weights[..., count:] @ persistent[1]

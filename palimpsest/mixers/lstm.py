@@ -50,6 +50,9 @@ class LSTMLayer(nn.LSTM):
     def __init__(self, width: int, inner: int):
         super().__init__(width, inner, batch_first=True)
 
+    def flatten_parameters(self) -> None:
+        """Not done: on a GPU torch would make them views of one buffer, which cannot be saved one by one."""
+
     def initialise(self, generator: torch.Generator | None = None) -> None:
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(self.hidden_size**-0.5), self.hidden_size**-0.5, generator=generator)

@@ -70,6 +70,6 @@ def test_every_recipe_trains_on_the_device_as_on_the_cpu(name, tmp_path):
     losses = {}
     for device in ("cpu", "cuda"):
         run = train(undropped(toy(find_recipe(name), steps=4, device=device)), tmp_path / device, quiet())
-        losses[device] = [record["nats"] for record in metrics(run)]
+        losses[device] = [record["nats"] for record in metrics(run) if "nats" in record]
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=2e-3)
     assert load(tmp_path / "cuda", device="cuda").generate("a", length=3)

@@ -331,3 +331,11 @@ def test_a_start_is_drawn_from_the_generator_alone(mixer):
         draws.append(torch.cat([parameter.detach().flatten() for parameter in module.parameters()]).clone())
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
+
+
+@pytest.mark.parametrize("mixer", [RNN(), LSTM(), SlowLSTM(heads=2)], ids=lambda mixer: type(mixer).__name__)
+def test_weights_are_never_put_into_one_buffer(mixer):
+    """torch does so when its recurrent nets come to a GPU, and no checkpoint could be written then."""
+    nets = [module for module in mixer.build(8).modules() if isinstance(module, torch.nn.RNNBase)]
+    assert nets
+    assert all(type(net).flatten_parameters is not torch.nn.RNNBase.flatten_parameters for net in nets)
