@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from palimpsest.attention.positions import Sinusoidal
 from palimpsest.errors import UserError
+from palimpsest.legacy.transformer_xl import SparingAdaptiveEmbedding, SparingAdaptiveSoftmax
 from palimpsest.models.embeddings import AdaptiveEmbedding, Embedding, EmbeddingModule, TokenEmbedding
 from palimpsest.models.heads import AdaptiveSoftmax, Head, HeadModule, SoftmaxHead
 from palimpsest.models.initialisations import Initialisation
@@ -300,3 +301,15 @@ def test_a_model_with_the_head_starts_from_numbers_that_depend_on_the_generator_
 def test_an_adaptive_vocabulary_survives_json(head):
     assert from_json(to_json(head), Head) == head
     assert from_json(to_json(below(head)), Embedding) == below(head)
+
+
+@pytest.mark.parametrize("sparing", (False, True))
+def test_a_cluster_that_no_token_is_in_gets_zeros_and_in_the_originals_form_nothing(sparing):
+    embedding = (SparingAdaptiveEmbedding if sparing else AdaptiveEmbedding)((4, 8), divisor=2).build(12, 8)
+    head = (SparingAdaptiveSoftmax if sparing else AdaptiveSoftmax)((4, 8), divisor=2).build(12, 8, embedding)
+    tokens = torch.arange(8)[None]
+    head(embedding(tokens, tokens), tokens).sum().backward()
+    for part in (embedding, head):
+        assert part.tables[1].weight.grad.any()
+        last = part.tables[2].weight.grad
+        assert last is None if sparing else not last.any()
