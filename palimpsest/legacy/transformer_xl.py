@@ -243,6 +243,8 @@ class SparingAdaptiveEmbedding(AdaptiveEmbedding):
 
 
 class SparingTables(AdaptiveTables):
+    narrowest = 0  # the rarest tokens may have no numbers at all, and only a bias
+
     def vectors(self, cluster: int, within: Tensor) -> Tensor:
         if within.numel():
             return super().vectors(cluster, within)
@@ -258,5 +260,7 @@ class SparingAdaptiveSoftmax(AdaptiveSoftmax):
 
 
 class SparingSoftmaxLayer(AdaptiveSoftmaxLayer):
+    narrowest = 0
+
     def nats(self, cluster: int, matrix: tuple[Tensor, Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
         return super().nats(cluster, matrix, hidden, targets) if len(targets) else hidden.new_zeros(0)

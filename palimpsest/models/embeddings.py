@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -96,13 +97,14 @@ class AdaptiveEmbedding(Embedding):
 class AdaptiveTables(EmbeddingModule):
     """`tables.i` is `size inner`, `projections.i` is `width inner`."""
 
+    narrowest: ClassVar[int] = 1  # numbers that a vector must have
     tables: Sequence[nn.Embedding]
     projections: Sequence[nn.Linear]
 
     def __init__(self, spec: AdaptiveEmbedding, tokens: int, width: int):
         super().__init__(spec, width, width**0.5 if spec.scale is None else spec.scale)
         cutoffs = spec.cutoffs if spec.divisor > 1 else ()
-        self.vocabulary = Clusters(cutoffs, spec.divisor, spec.inner, tokens, width)
+        self.vocabulary = Clusters(cutoffs, spec.divisor, spec.inner, tokens, width, self.narrowest)
         tables = (nn.Embedding(size, inner) for size, inner in self.vocabulary.shapes)
         projections = (nn.Linear(inner, width, bias=False) for inner in self.vocabulary.projected)
         self.tables = nn.ModuleList(tables)  # pyright: ignore[reportAttributeAccessIssue]
@@ -129,13 +131,15 @@ class AdaptiveTables(EmbeddingModule):
 class Clusters:
     """A vocabulary in runs of tokens whose vectors become shorter: what adaptive embeddings and heads agree on."""
 
-    def __init__(self, cutoffs: tuple[int, ...], divisor: int, inner: int | None, tokens: int, width: int):
+    def __init__(
+        self, cutoffs: tuple[int, ...], divisor: int, inner: int | None, tokens: int, width: int, narrowest: int
+    ):
         inner = width if inner is None else inner
         self.starts = [0, *(start for start in cutoffs if start < tokens)]
         self.sizes = [end - start for start, end in pairwise([*self.starts, tokens])]
         self.widths = [inner // divisor**cluster for cluster in range(len(self.sizes))]
         self.projected = self.widths if divisor > 1 or inner != width else []  # those of clusters with a projection
-        if not all(self.widths):
+        if min(self.widths) < narrowest:
             raise UserError(
                 f"vectors of {inner} numbers, divided by {divisor} from cluster to cluster, are used up before the "
                 f"last of {len(self.sizes)} clusters: use fewer cutoffs, a smaller divisor or a larger inner width"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -96,13 +97,14 @@ class AdaptiveSoftmaxLayer(HeadModule):
     `projections.i` is `width inner`, as in the embedding; row i of `clusters` scores cluster i + 1.
     """
 
+    narrowest: ClassVar[int] = 1  # numbers that a vector must have
     tables: Sequence[nn.Linear]
     projections: Sequence[nn.Linear]
 
     def __init__(self, spec: AdaptiveSoftmax, tokens: int, width: int, embedding: EmbeddingModule):
         super().__init__()
         self.spec = spec
-        self.vocabulary = Clusters(spec.cutoffs, spec.divisor, spec.inner, tokens, width)
+        self.vocabulary = Clusters(spec.cutoffs, spec.divisor, spec.inner, tokens, width, self.narrowest)
         self.dropout = nn.Dropout(spec.dropout)
         first, *rarer = self.vocabulary.widths
         shapes = self.vocabulary.shapes if spec.divisor > 1 else [(tokens, first)]
