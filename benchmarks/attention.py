@@ -22,10 +22,8 @@ from measuring import (
     Results,
     Timing,
     disagreement,
-    options,
     peak_memory,
-    save,
-    show,
+    report,
     time_in_turns,
 )
 from torch import Tensor, nn
@@ -36,7 +34,7 @@ from palimpsest.attention.spans import Adaptive, HeadGroup, SegmentCache
 from palimpsest.kernels.attention import ATTENTION_BACKENDS
 from palimpsest.legacy.adaptive_span import AdaptivePastAttention
 from palimpsest.mixers.mixer import Mixer
-from palimpsest.mixers.softmax_attention import HiddenCache, SoftmaxAttention
+from palimpsest.mixers.softmax_attention import Asked, HiddenCache, SoftmaxAttention
 
 RESULTS = Path(__file__).parent / "results" / "attention-cpu.json"
 LONG = (1.0, 1.0, 1.0, 1.0)
@@ -123,9 +121,9 @@ class DenseAttention(SoftmaxAttention):
 
 
 class Dense(HiddenCache):
-    def attend(self, group: HeadGroup, queries: Tensor, keys: Tensor, values: Tensor, empty: Tensor | None) -> Tensor:
-        length, seen = queries.shape[1], keys.shape[1]
-        content, relative = self.positions.relate(queries, seen)
+    def attend(self, group: HeadGroup, asked: Asked, keys: Tensor, values: Tensor, empty: Tensor | None) -> Tensor:
+        content, relative = asked
+        length, seen = content.shape[1], keys.shape[1]
         assert relative is not None
         by_content = torch.einsum("bthk,bshk->bhts", content, keys)
         by_place = torch.einsum("bthk,rhk->bhtr", relative.queries, relative.table.flip(0))
@@ -133,8 +131,8 @@ class Dense(HiddenCache):
         # the one below it
         shifted = pad(by_place, (1, 0)).flatten(-2)[..., length:].unflatten(-1, (length, seen))
         future = torch.ones(length, seen, dtype=torch.bool).triu(seen - length + 1)
-        scores = self.head_width**-0.5 * (by_content + shifted)
-        return torch.einsum("bhts,bshv->bthv", scores.masked_fill(future, -torch.inf).softmax(-1), values)
+        weights = (by_content + shifted).masked_fill(future, -torch.inf).softmax(-1)
+        return torch.einsum("bhts,bshv->bthv", weights, values)
 
 
 @dataclass(frozen=True)
@@ -212,24 +210,14 @@ def ratios(seconds: dict[str, Timing], memory: dict[str, float]) -> list[Ratio]:
     ]
 
 
-def describe(plan: Plan) -> None:
-    def said(size: Size) -> str:
+def said(plan: Plan) -> str:
+    def sizes(size: Size) -> str:
         return f"B {size.batch}, T {size.length}, width {size.width}, heads {size.heads}"
 
-    print(f"forward and backward, float32, {torch.get_num_threads()} threads; ", end="")
-    print(f"adaptive spans: {said(plan.adaptive)}, limit {plan.adaptive.memory}; ", end="")
-    print(f"Transformer-XL: {said(plan.transformer_xl)}, memory {plan.transformer_xl.memory}")
-
-
-def main() -> None:
-    chosen = options(__doc__ or "", RESULTS)
-    plan = QUICK if chosen.quick else FULL
-    results = measure(plan)
-    describe(plan)
-    print(f"the forms agree to {results.disagreement:.1e}\n")
-    show(results)
-    save(chosen.output, plan, results)
+    adaptive = f"adaptive spans: {sizes(plan.adaptive)}, limit {plan.adaptive.memory}"
+    segments = f"Transformer-XL: {sizes(plan.transformer_xl)}, memory {plan.transformer_xl.memory}"
+    return f"forward and backward, float32; {adaptive}; {segments}"
 
 
 if __name__ == "__main__":
-    main()
+    report(__doc__ or "", RESULTS, FULL, QUICK, measure, said)

@@ -26,13 +26,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 AGREEMENT = 1e-4  # of the largest number: float32 over a few hundred tokens
 Pass = Callable[[], list[Tensor]]
+PlanT = TypeVar("PlanT")
 
 
 class Contender(ABC):
@@ -124,6 +125,23 @@ def peak_resident() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
     return 1024 * int(peak.split()[1])
+
+
+def report(
+    about: str,
+    output: Path,
+    full: PlanT,
+    quick: PlanT,
+    measure: Callable[[PlanT], Results],
+    said: Callable[[PlanT], str],
+) -> None:
+    """A benchmark from its command line to its file; `said` tells the sizes of a plan."""
+    chosen = options(about, output)
+    plan = quick if chosen.quick else full
+    results = measure(plan)
+    print(f"{said(plan)}, {torch.get_num_threads()} threads; the forms agree to {results.disagreement:.1e}\n")
+    show(results)
+    save(chosen.output, plan, results)
 
 
 def options(about: str, output: Path) -> argparse.Namespace:

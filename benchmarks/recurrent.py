@@ -20,10 +20,8 @@ from measuring import (
     Results,
     Timing,
     disagreement,
-    options,
     peak_memory,
-    save,
-    show,
+    report,
     time_in_turns,
 )
 from torch import Tensor
@@ -165,17 +163,11 @@ def ratios(seconds: dict[str, Timing], memory: dict[str, float]) -> list[Ratio]:
     return found + [Ratio(f"memory: {name}, token loop / ours", value) for name, value in bytes_.items()]
 
 
-def main() -> None:
-    chosen = options(__doc__ or "", RESULTS)
-    plan = QUICK if chosen.quick else FULL
+def said(plan: Plan) -> str:
     size = plan.size
-    print(f"forward and backward, float32, B {size.batch}, T {size.length}, {size.heads} heads of ", end="")
-    print(f"{size.width // size.heads}, {torch.get_num_threads()} threads")
-    results = measure(plan)
-    print(f"loops and ours agree to {results.disagreement:.1e}\n")
-    show(results)
-    save(chosen.output, plan, results)
+    heads = f"{size.heads} heads of {size.width // size.heads}"
+    return f"forward and backward, float32, B {size.batch}, T {size.length}, {heads}"
 
 
 if __name__ == "__main__":
-    main()
+    report(__doc__ or "", RESULTS, FULL, QUICK, measure, said)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from measuring import Contender, Pass, Ratio, Results, disagreement, options, save, show, time_in_turns
+from measuring import Contender, Pass, Ratio, Results, disagreement, report, time_in_turns
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -91,14 +91,9 @@ def measure(plan: Plan) -> Results:
     return Results(found, seconds, {}, [Ratio("time: token loop / triangular system", ratio, "at least 30")])
 
 
-def main() -> None:
-    chosen = options(__doc__ or "", RESULTS)
-    plan = Plan(keys=20, turns=3) if chosen.quick else Plan()
-    results = measure(plan)
-    print(f"dpfp1 delta with replacement, {plan.keys} keys: the forms agree to {results.disagreement:.1e}\n")
-    show(results)
-    save(chosen.output, plan, results)
+def said(plan: Plan) -> str:
+    return f"dpfp1 delta with replacement, {plan.keys} keys"
 
 
 if __name__ == "__main__":
-    main()
+    report(__doc__ or "", RESULTS, Plan(), Plan(keys=20, turns=3), measure, said)

@@ -18,10 +18,8 @@ from measuring import (
     Results,
     Timing,
     disagreement,
-    options,
     peak_memory,
-    save,
-    show,
+    report,
     time_in_turns,
 )
 from torch import Tensor
@@ -198,21 +196,12 @@ def ratios(seconds: dict[str, Timing], memory: dict[str, float], growth: float) 
     ]
 
 
-def describe(plan: Plan) -> None:
-    sizes = f"T {plan.short.length}, long T {plan.long.length}"
-    print(f"forward and backward, float32, B {plan.short.batch}, heads {plan.short.heads}, ", end="")
-    print(f"{plan.short.features} features, {plan.short.values} values, {sizes}, {torch.get_num_threads()} threads")
-
-
-def main() -> None:
-    chosen = options(__doc__ or "", RESULTS)
-    plan = QUICK if chosen.quick else FULL
-    results = measure(plan)
-    describe(plan)
-    print(f"the loop and the chunked form agree to {results.disagreement:.1e}\n")
-    show(results)
-    save(chosen.output, plan, results)
+def said(plan: Plan) -> str:
+    sizes = (
+        f"{plan.short.features} features, {plan.short.values} values, T {plan.short.length}, long T {plan.long.length}"
+    )
+    return f"forward and backward, float32, B {plan.short.batch}, heads {plan.short.heads}, {sizes}"
 
 
 if __name__ == "__main__":
-    main()
+    report(__doc__ or "", RESULTS, FULL, QUICK, measure, said)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from .mixer import Mixer, MixerModule
 from .out_projection import OutProjection, build_out
+from .rnn import TorchNet
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,8 @@ class LSTMMixer(MixerModule):
         return self.out(states), after
 
 
-class LSTMLayer(nn.LSTM):
-    """torch's, with its usual start, drawn from a generator, and a state whose rows come first."""
-
-    weight_hh_l0: Tensor
-
-    def __init__(self, width: int, inner: int):
-        super().__init__(width, inner, batch_first=True)
-
-    def flatten_parameters(self) -> None:
-        """Not done: on a GPU torch would make them views of one buffer, which cannot be saved one by one."""
-
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(self.hidden_size**-0.5), self.hidden_size**-0.5, generator=generator)
+class LSTMLayer(TorchNet, nn.LSTM):
+    """torch's, with a state whose rows come first."""
 
     def initial_state(self, batch: int) -> LSTMState:
         zeros = self.weight_hh_l0.new_zeros(batch, self.hidden_size)

@@ -41,13 +41,13 @@ class RNNMixer(MixerModule):
         return self.out(states), RNNState(last[0])
 
 
-class RNNLayer(nn.RNN):
-    """torch's, with its usual start, drawn from a generator."""
+class TorchNet(nn.RNNBase):
+    """One layer of torch's, with its usual start, drawn from a generator."""
 
     weight_hh_l0: Tensor
 
     def __init__(self, width: int, inner: int):
-        super().__init__(width, inner, batch_first=True)
+        super().__init__(width, inner, batch_first=True)  # pyright: ignore[reportCallIssue]
 
     def flatten_parameters(self) -> None:
         """Not done: on a GPU torch would make them views of one buffer, which cannot be saved one by one."""
@@ -55,3 +55,7 @@ class RNNLayer(nn.RNN):
     def initialise(self, generator: torch.Generator | None = None) -> None:
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(self.hidden_size**-0.5), self.hidden_size**-0.5, generator=generator)
+
+
+class RNNLayer(TorchNet, nn.RNN):
+    pass

@@ -10,7 +10,7 @@ from torch.nn.functional import linear, pad
 from ..attention.persistent import PersistentVectors
 from ..attention.positions import Positions, Rotary
 from ..attention.spans import Adaptive, HeadGroup, SegmentCache, Span, Unlimited
-from ..kernels import relative_attention
+from ..kernels import Relative, relative_attention
 from .mixer import Mixer, MixerModule, split_width
 
 
@@ -45,6 +45,13 @@ class SoftmaxAttention(Mixer):
         return (HiddenCache if self.span.keeps_hidden else KeyCache)(self, width, norm)
 
 
+class Asked(NamedTuple):
+    """The queries of all heads: of contents, and of distances where there are relative positions."""
+
+    content: Tensor  # b t h k
+    relative: Relative | None
+
+
 class SoftmaxAttentionMixer(MixerModule):
     def __init__(self, spec: SoftmaxAttention, width: int, norm: nn.Module | None):
         super().__init__()
@@ -64,19 +71,23 @@ class SoftmaxAttentionMixer(MixerModule):
     def fresh_places(self, batch: int) -> Tensor:
         return torch.zeros(batch, dtype=torch.long, device=self.out.weight.device)
 
-    def attend(self, group: HeadGroup, queries: Tensor, keys: Tensor, values: Tensor, empty: Tensor | None) -> Tensor:
-        """The reads of a group of heads; queries are those of all heads, keys and values of these alone."""
-        heads, length = group.heads, keys.shape[1]
-        distances = length if group.reach is None else min(group.reach, length)
-        content, relative = self.positions.relate(queries, distances)
+    def ask_for(self, queries: Tensor, keys: int) -> Asked:
+        """What all heads ask for, of as many keys as there are or as the farthest-looking of them sees."""
+        reaches = [keys if group.reach is None else min(group.reach, keys) for group in self.span.groups()]
+        content, relative = self.positions.relate(queries, max(reaches))
         scale = self.head_width**-0.5
+        return Asked(content * scale, relative and relative.times(scale))
+
+    def attend(self, group: HeadGroup, asked: Asked, keys: Tensor, values: Tensor, empty: Tensor | None) -> Tensor:
+        """The reads of a group of heads; keys and values are those of these heads alone."""
+        heads, length = group.heads, keys.shape[1]
         return relative_attention(
-            content[:, :, heads] * scale,
+            asked.content[:, :, heads],
             keys,
             values,
-            relative=relative and relative.of_heads(heads).times(scale),
+            relative=asked.relative and asked.relative.of_heads(heads),
             reach=group.reach,
-            mask=self.span.mask(heads, distances),
+            mask=self.span.mask(heads, length if group.reach is None else min(group.reach, length)),
             persistent=None if self.persistent is None else self.persistent(heads),
             empty=empty,
             dropout=self.spec.dropout if self.training else 0.0,
@@ -108,10 +119,10 @@ class KeyCache(SoftmaxAttentionMixer):
         all_keys, all_values = torch.cat([old.keys, keys], dim=1), torch.cat([old.values, values], dim=1)
         (group,) = self.span.groups()
         if state is None:
-            reads = self.attend(group, queries, keys, values, None)
+            reads = self.attend(group, self.ask_for(queries, keys.shape[1]), keys, values, None)
         else:
             empty = None if self.span.slots is None else (cached - old.seen).clamp(min=0)
-            reads = self.attend(group, queries, all_keys, all_values, empty)
+            reads = self.attend(group, self.ask_for(queries, all_keys.shape[1]), all_keys, all_values, empty)
         kept = slice(None if self.span.slots is None else all_keys.shape[1] - self.span.slots, None)
         return self.out(reads.flatten(-2)), KeyState(all_keys[:, kept], all_values[:, kept], old.seen + x.shape[1])
 
@@ -148,6 +159,7 @@ class HiddenCache(SoftmaxAttentionMixer):
         weights = self.project.weight.unflatten(0, (3, self.spec.heads, self.head_width))
         queries = linear(self.ask(x, heard[:, cached:]), weights[0].flatten(0, 1)).unflatten(-1, weights.shape[1:3])
         queries = self.positions.turn(queries, places[:, cached:])
+        asked = self.ask_for(queries, cached + length)
         groups, reads = self.span.groups(), []
         for group in groups:
             beyond = 0 if group.reach is None else max(0, cached + 1 - group.reach)  # slots that no query sees
@@ -158,7 +170,7 @@ class HiddenCache(SoftmaxAttentionMixer):
             )
             keys = self.positions.turn(keys, places[:, beyond:])
             empty = None if cached == beyond else (cached - seen).clamp(min=0) - beyond
-            reads.append(self.attend(group, queries, keys, values, empty))
+            reads.append(self.attend(group, asked, keys, values, empty))
         together = in_order(reads, groups)
         kept = self.span.kept(length, seen)
         memory = hidden[:, : cached + kept]
