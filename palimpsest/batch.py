@@ -14,22 +14,42 @@ class Batch(NamedTuple):
     inputs: Tensor  # b t
     targets: Tensor  # b t
     mask: Tensor | None = None  # b t, true where the target counts
+    starts: Tensor | None = None  # b t, true where a document begins, which is read as if nothing had come before
 
     @classmethod
-    def cut(cls, ids: np.ndarray, starts: Sequence[int] | np.ndarray, length: int, extra: int = 0) -> "Batch":
+    def cut(
+        cls,
+        ids: np.ndarray,
+        starts: Sequence[int] | np.ndarray,
+        length: int,
+        extra: int = 0,
+        documents: np.ndarray | None = None,
+    ) -> "Batch":
         """`length` tokens of a text from each of the starts on, and the tokens that follow them.
 
         The `extra` tokens before are inputs too, whose targets do not count.
         """
-        return cls.at(ids, np.asarray(starts)[:, None] + np.arange(-extra, length), extra)
+        return cls.at(ids, np.asarray(starts)[:, None] + np.arange(-extra, length), extra, documents)
 
     @classmethod
-    def at(cls, ids: np.ndarray, places: np.ndarray, extra: int = 0) -> "Batch":
-        """The tokens at the given places, `b t`; the first `extra` of each row do not count, and no target is told."""
-        ids = np.asarray(ids)
-        inputs, targets = (torch.from_numpy(ids[where].astype(np.int64)) for where in (places, places + 1))
-        targets[:, :extra] = 0
-        return cls(inputs, targets, (torch.arange(inputs.shape[1]) >= extra).expand_as(inputs) if extra else None)
+    def at(cls, ids: np.ndarray, places: np.ndarray, extra: int = 0, documents: np.ndarray | None = None) -> "Batch":
+        """The tokens at the given places, `b t`; the first `extra` of each row do not count, and no target is told.
+
+        `documents` are the places where one begins, and the end of the last: nothing foretells the first token of one.
+        """
+        ids, following = np.asarray(ids), places + 1
+        if documents is not None:
+            following = following.clip(max=len(ids) - 1)
+        inputs, targets = (torch.from_numpy(ids[where].astype(np.int64)) for where in (places, following))
+        mask, starts = None, None
+        if extra:
+            mask = (torch.arange(inputs.shape[1]) >= extra).expand_as(inputs)
+        if documents is not None:
+            starts, ended = (torch.from_numpy(among(where, documents)) for where in (places, places + 1))
+            mask = ~ended if mask is None else mask & ~ended
+        if mask is not None:
+            targets = targets.where(mask, 0)
+        return cls(inputs, targets, mask, starts)
 
     def count(self) -> int:
         """How many targets count."""
@@ -40,3 +60,16 @@ class Batch(NamedTuple):
 
     def to(self, device) -> "Batch":
         return map_state(lambda field: field.to(device, non_blocking=True), self)
+
+
+def among(places: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """Which of the places are borders of documents."""
+    return np.take(documents, np.searchsorted(documents, places), mode="clip") == places
+
+
+def places_of(seen: Tensor, length: int, starts: Tensor | None = None) -> Tensor:
+    """How many tokens of its own document stand before each token, `b t`, where `seen` `b` were read before."""
+    steps = torch.arange(length, device=seen.device)
+    if starts is None:
+        return seen[:, None] + steps
+    return steps - torch.where(starts, steps, -seen[:, None]).cummax(1).values

@@ -2,13 +2,14 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
 class Gates(NamedTuple):
     """A gate that is None is not there: nothing is forgotten, nothing is erased, everything is written.
 
-    `keep` comes as its logarithm, because a product of many of them underflows; it must be finite.
+    `keep` comes as its logarithm, because a product of many of them underflows; −∞ wipes the page.
     """
 
     log_keep: Tensor | None = None  # b t h, or b t h k for one number per key feature
@@ -17,3 +18,11 @@ class Gates(NamedTuple):
 
     def to(self, dtype) -> "Gates":
         return Gates(*(None if gate is None else gate.to(dtype) for gate in self))
+
+    def wiping(self, starts: Tensor | None, like: Tensor) -> "Gates":
+        """The same, on a page that is fresh again where `starts` `b t` is true; `like` is `b t h …`."""
+        if starts is None:
+            return self
+        log_keep = like.new_zeros(like.shape[:3]) if self.log_keep is None else self.log_keep
+        where = starts.view(*starts.shape, *[1] * (log_keep.ndim - 2))
+        return self._replace(log_keep=log_keep.masked_fill(where, -torch.inf))

@@ -5,7 +5,8 @@ for the laws to test it, for `palimpsest ls` to show it and for the command line
 Every field has a default, so that every variant can be built by name alone.
 """
 
-from dataclasses import is_dataclass
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import Self
 
 from .errors import unknown
@@ -37,3 +38,11 @@ class Spec:
 def kind_name(kind: type[Spec]) -> str:
     """`FeatureMap` -> `feature map`"""
     return "".join(f" {c.lower()}" if c.isupper() else c for c in kind.__name__).strip()
+
+
+def parts_of(spec: Spec) -> Iterator[Spec]:
+    """The part itself and all parts within it, the outer ones first."""
+    yield spec
+    for field in fields(spec):  # pyright: ignore[reportArgumentType]
+        if isinstance(value := getattr(spec, field.name), Spec):
+            yield from parts_of(value)

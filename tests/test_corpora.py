@@ -1,6 +1,7 @@
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palimpsest.data.corpora import Corpus, Text, TinyShakespeare, character_start
+from palimpsest.data.corpora import Corpus, JsonLines, Text, TinyShakespeare, character_start
 from palimpsest.data.tokens import tokenise
 from palimpsest.data.vocabulary import Bytes, Characters, SubWords, Words
 from palimpsest.errors import UserError
@@ -220,3 +221,63 @@ def test_the_environment_may_name_the_cache(sonnet, tmp_path, monkeypatch):
     monkeypatch.setenv("PALIMPSEST_CACHE", str(tmp_path / "chosen"))
     tokenise(sonnet, Bytes())
     assert list((tmp_path / "chosen" / "tokens").glob("*.json"))
+
+
+# ------------------------------------------------------------------------------------------------- documents
+
+
+def documents_of(split, codec):
+    return [codec.decode(split.ids[first:last]) for first, last in pairwise(split.documents)]
+
+
+@pytest.mark.parametrize("vocabulary", (Bytes, Characters, Words, lambda: SubWords(300)))
+def test_documents_are_encoded_one_by_one_and_stored_with_their_borders(tmp_path, vocabulary):
+    text = "".join(f"{SONNET[: 40 + 7 * i]}\n\n" for i in range(20)) + "the last one does not end"
+    (tmp_path / "many.txt").write_text(text, "utf-8")
+    corpus = Text(tmp_path / "many.txt", valid=0.0, test=0.0, documents="\n\n")
+    first, second = (tokenise(corpus, vocabulary(), cache=tmp_path / "cache") for _ in range(2))
+    split = second.splits["train"]
+    assert np.array_equal(split.documents, first.splits["train"].documents)
+    assert isinstance(split.documents, np.memmap)
+    assert len(split.documents) == 22
+    assert split.documents[-1] == split.tokens
+    assert split.targets == split.tokens - 21
+    if vocabulary in (Bytes, Characters):
+        assert "".join(documents_of(split, second.codec)) == text
+    whole = tokenise(Text(corpus.path, valid=0.0, test=0.0), vocabulary(), cache=tmp_path / "cache").splits["train"]
+    assert whole.documents is None
+
+
+@relaxed
+@given(lengths=st.lists(st.integers(0, 5), min_size=1), valid=st.floats(0, 0.49), test=st.floats(0, 0.49))
+def test_no_document_is_cut_between_splits(tmp_path_factory, lengths, valid, test):
+    path = tmp_path_factory.getbasetemp() / "documents.txt"
+    path.write_text("".join("é" * length + "\n\n" for length in lengths), "utf-8")
+    splits = Text(path, valid, test, documents="\n\n").read()
+    assert b"".join(splits.values()) == path.read_bytes()
+    assert all(raw.endswith(b"\n\n") for raw in splits.values())
+
+
+def test_json_lines_are_documents(tmp_path):
+    path = tmp_path / "docs.jsonl"
+    path.write_text("\n".join(json.dumps({"body": f"number {i}\nis é"}) for i in range(40)) + "\n\n", "utf-8")
+    tokens = tokenise(JsonLines(path, field="body"), Characters(), cache=tmp_path / "cache")
+    found = [one for split in tokens.splits.values() for one in documents_of(split, tokens.codec)]
+    assert found == [f"number {i}\nis é\n\x03" for i in range(40)]
+    assert list(tokens.splits) == ["train", "valid", "test"]
+
+
+@pytest.mark.parametrize("line", ['{"text": 3}', "[1]", "not JSON", '{"other": "text"}'])
+def test_a_line_without_a_text_is_named(tmp_path, line):
+    (tmp_path / "docs.jsonl").write_text('{"text": "fine"}\n' + line)
+    with pytest.raises(UserError, match=r"line 2 of .*docs.jsonl is no JSON object with a text 'text'"):
+        JsonLines(tmp_path / "docs.jsonl").read()
+
+
+def test_a_folder_of_json_lines_may_have_splits_of_its_own(tmp_path):
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"text": split}))
+    (tmp_path / "README.md").write_text("not read")
+    assert JsonLines(tmp_path).read() == {"train": b"train\n\x03", "valid": b"valid\n\x03"}
+    with pytest.raises(UserError, match=r"no text files in .* \(looked for .ndjson and .jsonl\)"):
+        JsonLines(write(tmp_path / "other", a_txt="text").path).read()

@@ -58,7 +58,7 @@ def on_a_tiny_corpus(data: Data) -> Data:
 
 def tiny(corpus: Corpus, folder: Path) -> Corpus:
     if isinstance(corpus, TinyShakespeare) or corpus == Text():
-        return Text(folder)
+        return Text(folder, documents=corpus.documents and "\n")
     return replace(corpus, path=folder) if isinstance(corpus, Standard) else corpus
 
 

@@ -1,8 +1,7 @@
 """palimpsest evaluate RUN [--protocol NAME] [--FIELD VALUE … of the protocol]"""
 
-import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from ..errors import UserError, unknown
 from ..evaluation.perplexity import Protocol, SlidingWindow
 from ..experiment import Trained, load
 from ..legacy import protocols  # noqa: F401 (the originals' are found by name)
+from .answers import print_json
 from .ls import shelf
 from .overrides import flags, is_flag, normal, override, split_equals
 
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         for protocol in chosen
     ]
     if options.json:
-        print(json.dumps(scores[0] if len(scores) == 1 else scores, indent=2))
+        print_json(scores[0] if len(scores) == 1 else scores)
     elif len(chosen) == 1:
         print("\n\n".join(describe(score) for score in scores))
     else:
@@ -124,8 +124,8 @@ def spell(name: str) -> str:
 
 def choose_splits(trained: Trained, options: Evaluate) -> list[Split]:
     if options.text is not None:
-        whole = trained.tokens(Text(options.text, valid=0.0, test=0.0)).splits["train"]
-        return [Split(str(options.text), whole.ids, whole.characters, whole.bytes)]
+        corpus = Text(options.text, valid=0.0, test=0.0, documents=trained.recipe.data.corpus.documents)
+        return [replace(trained.tokens(corpus).splits["train"], name=str(options.text))]
     splits = trained.tokens().splits
     wanted = ["valid", "test"] if options.split == "all" else [options.split]
     found = [splits[name] for name in wanted if name in splits]

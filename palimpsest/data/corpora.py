@@ -1,13 +1,16 @@
 """A Corpus is a text in up to three splits: train, valid, test. It reads bytes and changes none."""
 
+import json
 import lzma
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 from ..errors import UserError
 from ..spec import Spec
@@ -22,6 +25,8 @@ WHAT_TO_GIVE = "Give a text file or a folder of text files"
 
 
 class Corpus(Spec):
+    documents: str | None = None  # what each document ends with, where a text is many that know nothing of each other
+
     @property
     def name(self) -> str:
         raise NotImplementedError
@@ -35,13 +40,15 @@ class Corpus(Spec):
 class TinyShakespeare(Corpus):
     """A megabyte of Shakespeare's plays, part of the package: the first 90 % to train on, the rest to validate."""
 
+    documents: str | None = None  # what each document ends with: an empty line ends a speech
+
     @property
     def name(self) -> str:
         return "tiny-shakespeare"
 
     def read(self) -> dict[str, bytes]:
         raw = lzma.decompress(files("palimpsest.data").joinpath("tinyshakespeare.txt.xz").read_bytes())
-        cut = int(0.9 * len(raw))
+        cut = document_start(raw, int(0.9 * len(raw)), self.documents)
         return {"train": raw[:cut], "valid": raw[cut:]}
 
 
@@ -55,8 +62,12 @@ class Text(Corpus):
     path: Path = Path()
     valid: float = 0.05
     test: float = 0.05
+    documents: str | None = None  # what each document ends with, if they are to know nothing of each other
+    suffixes: ClassVar[set[str]] = TEXT_SUFFIXES
 
     def __post_init__(self) -> None:
+        if self.documents == "":
+            raise UserError("documents cannot end with nothing: say what stands at the end of each, or leave it out")
         if not (0 <= self.valid < 1 and 0 <= self.test < 1 and self.valid + self.test < 1):
             raise UserError(
                 f"valid={self.valid} and test={self.test} leave nothing to train on or are no shares: "
@@ -73,7 +84,7 @@ class Text(Corpus):
         try:
             if not path.exists():
                 raise no_such(path)
-            return self._read_folder(path) if path.is_dir() else self._cut(path, path.read_bytes())
+            return self._read_folder(path) if path.is_dir() else self._cut(path, self._text([path]))
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -83,23 +94,66 @@ class Text(Corpus):
         return Path(os.path.expanduser(self.path))
 
     def _read_folder(self, folder: Path) -> dict[str, bytes]:
-        texts = text_files(folder)
+        texts = text_files(folder, self.suffixes)
         if not texts:
-            known = ", ".join(sorted(TEXT_SUFFIXES - {""}))
-            raise UserError(f"there are no text files in {folder} (looked for {known} and names without a suffix)")
+            known = " and ".join(suffix or "names without a suffix" for suffix in sorted(self.suffixes, reverse=True))
+            raise UserError(f"there are no text files in {folder} (looked for {known})")
         named = {path: split_of(path) for path in texts if path.parent == folder}
         if not any(named.values()):
-            return self._cut(folder, join(texts))
-        splits = {split: join([path for path in named if named[path] == split]) for split in SPLIT_NAMES}
+            return self._cut(folder, self._text(texts))
+        splits = {split: self._text([path for path in named if named[path] == split]) for split in SPLIT_NAMES}
         return present(folder, splits)
+
+    def _text(self, paths: list[Path]) -> bytes:
+        return join(paths)
 
     def _cut(self, path: Path, raw: bytes) -> dict[str, bytes]:
         size = len(raw)
         test_from = size - int(size * self.test)
         valid_from = test_from - int(size * self.valid)
-        cuts = [0, character_start(raw, valid_from), character_start(raw, test_from), size]
+        cuts = [0, *(document_start(raw, place, self.documents) for place in (valid_from, test_from)), size]
         splits = {split: raw[first:last] for split, (first, last) in zip(SPLIT_NAMES, pairwise(cuts), strict=True)}
         return present(path, splits)
+
+
+@dataclass(frozen=True)
+class JsonLines(Text):
+    """Documents of your own, one JSON object a line: a file, or a folder of .jsonl files, as for Text."""
+
+    field: str = "text"  # of each object
+    documents: str = "\n\x03"  # put at the end of each: a line break, and a mark that no text has
+    suffixes: ClassVar[set[str]] = {".jsonl", ".ndjson"}
+
+    def _text(self, paths: list[Path]) -> bytes:
+        return b"".join(self._document(*line) for path in paths for line in numbered_lines(path))
+
+    def _document(self, path: Path, number: int, line: bytes) -> bytes:
+        try:
+            text = json.loads(line)[self.field]
+        except (ValueError, KeyError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise UserError(
+                f"line {number:,} of {path} is no JSON object with a text {self.field!r}: it begins {line[:60]!r}. "
+                "Name the field that holds the text: --field NAME"
+            )
+        return (text + self.documents).encode("utf-8", "surrogatepass") if text else b""
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[Path, int, bytes]]:
+    with path.open("rb") as file:
+        yield from ((path, number, line) for number, line in enumerate(file, start=1) if line.strip())
+
+
+def document_start(raw: bytes, cut: int, end: str | None) -> int:
+    """The first place from `cut` on where a document begins; where a character does, if there are no documents."""
+    if end is None:
+        return character_start(raw, cut)
+    mark, place = end.encode(), 0
+    while place < cut:  # from the beginning on, for marks that overlap are told apart only there
+        found = raw.find(mark, place)
+        place = len(raw) if found < 0 else found + len(mark)
+    return place
 
 
 def character_start(raw: bytes, cut: int) -> int:
@@ -110,9 +164,9 @@ def character_start(raw: bytes, cut: int) -> int:
     return cut
 
 
-def text_files(folder: Path) -> list[Path]:
+def text_files(folder: Path, suffixes: set[str] = TEXT_SUFFIXES) -> list[Path]:
     """Everything that looks like text, sorted by path; hidden files and folders are left alone."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in TEXT_SUFFIXES and path.is_file())
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in suffixes and path.is_file())
     return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
 

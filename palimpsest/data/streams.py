@@ -40,8 +40,11 @@ class Order(Spec):
     def plan(self, stream: "PlannedStream", epoch: int) -> Plan:
         raise NotImplementedError
 
-    def build(self, ids: np.ndarray, batch: int, segment: int, seed: int) -> "Stream":
-        return PlannedStream(self, ids, batch, segment, seed)
+    def build(
+        self, ids: np.ndarray, batch: int, segment: int, seed: int, documents: np.ndarray | None = None
+    ) -> "Stream":
+        """`documents` are their borders: where each begins, and where the last one ends."""
+        return PlannedStream(self, ids, batch, segment, seed, documents)
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,7 @@ class Contiguous(Order):
         return batch * segment + 1  # the target of the last input
 
     def plan(self, stream: "PlannedStream", epoch: int) -> Plan:
-        steps = (len(stream.ids) - 1) // (stream.batch * stream.segment)
-        rows = np.arange(stream.batch) * steps * stream.segment
-        return Plan.along(np.arange(steps) * stream.segment, np.full(steps, stream.segment), rows, self.extra)
+        return straight(stream, self.extra)
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,24 @@ class Shuffled(Order):
         return Plan.even(offset + stream.segment * first.reshape(steps, stream.batch), stream.segment)
 
 
+@dataclass(frozen=True)
+class ShuffledDocuments(Order):
+    """Whole documents one after the other, in another order in every epoch; rows go on from segment to segment."""
+
+    continues = True
+
+    def fewest(self, batch: int, segment: int) -> int:
+        return batch * segment + 1
+
+    def plan(self, stream: "PlannedStream", epoch: int) -> Plan:
+        return straight(stream, extra=0)
+
+    def build(
+        self, ids: np.ndarray, batch: int, segment: int, seed: int, documents: np.ndarray | None = None
+    ) -> "DocumentStream":
+        return DocumentStream(self, ids, batch, segment, seed, documents)
+
+
 class Stream:
     """Batches without end, epoch after epoch. `position` says which comes next and `seek` goes there."""
 
@@ -130,12 +149,15 @@ class Stream:
 class PlannedStream(Stream):
     """What an order plans, one epoch at a time."""
 
-    def __init__(self, order: Order, ids: np.ndarray, batch: int, segment: int, seed: int):
+    def __init__(
+        self, order: Order, ids: np.ndarray, batch: int, segment: int, seed: int, documents: np.ndarray | None = None
+    ):
         check_sizes(batch, segment)
         if len(ids) < (fewest := order.fewest(batch, segment)):
             raise too_short(len(ids), fewest, batch, segment)
         self.order, self.batch, self.segment, self.seed = order, batch, segment, seed
         self.ids = np.asarray(ids)  # a plain view: numpy's memmap class is slow to index
+        self.documents = None if documents is None else np.asarray(documents)
         self.seek({"epoch": 0, "step": 0})
 
     @property
@@ -146,8 +168,12 @@ class PlannedStream(Stream):
     def next(self) -> tuple[Batch, bool]:
         starts, length, extra = (part[self._step] for part in self._plan)
         continuing = self.order.continues and self._step > 0
+        batch = self.cut(starts, length, extra)
         self._advance()
-        return Batch.cut(self.ids, starts, length, extra), continuing
+        return batch, continuing
+
+    def cut(self, starts: np.ndarray, length: int, extra: int) -> Batch:
+        return Batch.cut(self.ids, starts, length, extra, self.documents)
 
     def position(self) -> dict[str, int]:
         return {"epoch": self._epoch, "step": self._step}
@@ -162,6 +188,30 @@ class PlannedStream(Stream):
         self._step += 1
         if self._step == self.steps_per_epoch:
             self.seek({"epoch": self._epoch + 1, "step": 0})
+
+
+class DocumentStream(PlannedStream):
+    """Plans places in the text that the documents of an epoch make when they stand in its order."""
+
+    def seek(self, position: Mapping[str, int]) -> None:
+        super().seek(position)
+        borders = np.array([0, len(self.ids)]) if self.documents is None else self.documents
+        order = generator(self.seed, self._epoch).permutation(len(borders) - 1)
+        lengths = np.diff(borders)[order]
+        self._ends = lengths.cumsum()  # of each document, in the order of the epoch
+        self._shift = borders[:-1][order] - (self._ends - lengths)  # from there to the text as it is
+
+    def cut(self, starts: np.ndarray, length: int, extra: int) -> Batch:
+        places = starts[:, None] + np.arange(length)
+        places += self._shift[np.searchsorted(self._ends, places, side="right")]
+        return Batch.at(self.ids, places, documents=self.documents)
+
+
+def straight(stream: PlannedStream, extra: int) -> Plan:
+    """Whole segments, each row its own part of the text."""
+    steps = (len(stream.ids) - 1) // (stream.batch * stream.segment)
+    rows = np.arange(stream.batch) * steps * stream.segment
+    return Plan.along(np.arange(steps) * stream.segment, np.full(steps, stream.segment), rows, extra)
 
 
 def generator(seed: int, epoch: int) -> np.random.Generator:

@@ -165,6 +165,7 @@ class Reader:
     ids: np.ndarray
     device: torch.device
     tokens_at_once: int
+    documents: np.ndarray | None = None  # where each begins, and where the last one ends
 
     @property
     def targets(self) -> int:
@@ -223,8 +224,18 @@ class Reader:
             rows, state, read = going_on, next_state, read + segment
 
     def call(self, starts: list[int], length: int, state: State = None) -> tuple[Tensor, State]:
-        nats, state = self.model(Batch.cut(self.ids, starts, length).to(self.device), state)
+        batch = Batch.cut(self.ids, starts, length, documents=self.documents)
+        nats, state = self.model(batch.to(self.device), state)
         return nats.double().cpu(), state
+
+    def within_documents(self, reading: Reading) -> Reading:
+        """Without the first token of any document, which nothing foretells, and with no context from another."""
+        if self.documents is None:
+            return reading
+        places = np.arange(reading.first, reading.first + len(reading.nats))
+        inside = places - self.documents[np.searchsorted(self.documents, places, side="right") - 1]
+        told = inside > 0
+        return Reading(reading.first, reading.nats[torch.from_numpy(told)], np.minimum(reading.context, inside)[told])
 
 
 class Tally:
@@ -287,6 +298,7 @@ def evaluate(
     bytes: int,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
     tokens_at_once: int = TOKENS_AT_ONCE,
+    documents: np.ndarray | None = None,
 ) -> Score:
     """Score `ids`; `characters` and `bytes` are the size of the targets as text. What is read at once is invisible."""
     if len(ids) < 2:
@@ -295,7 +307,8 @@ def evaluate(
     model.eval()
     tally = Tally()
     with torch.inference_mode():
-        for reading in protocol.read(Reader(model, ids, device, tokens_at_once)):
-            tally.add(reading)
+        reader = Reader(model, ids, device, tokens_at_once, documents)
+        for reading in protocol.read(reader):
+            tally.add(reader.within_documents(reading))
     model.train(was_training)
     return Score(protocol, float(tally.nats.sum()), int(tally.tokens.sum()), characters, bytes, tally.by_context())

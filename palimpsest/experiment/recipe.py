@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..data.corpora import Corpus, TinyShakespeare
-from ..data.streams import Order, Shuffled
+from ..data.streams import Order, Shuffled, ShuffledDocuments
 from ..data.vocabulary import Characters, Vocabulary
 from ..errors import UserError
 from ..evaluation.perplexity import Protocol, Segments
 from ..models.language_model import LanguageModel
 from ..serialise import from_json
-from ..spec import Spec
+from ..spec import Spec, parts_of
 from ..training.optimisers import AdamW, Optimiser
 from ..training.schedules import Cosine, Schedule
 from ..training.trainer import Run
@@ -30,6 +30,10 @@ class Data(Spec):
     def __post_init__(self):
         if min(self.batch, self.segment) < 1:
             raise UserError(f"batch and segment are at least 1; found {self.batch} and {self.segment}")
+        if isinstance(self.order, ShuffledDocuments) and self.corpus.documents is None:
+            raise UserError(
+                "ShuffledDocuments needs a text that is many documents: say what each of them ends with, --documents"
+            )
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,16 @@ class Recipe(Spec):
             order = type(self.data.order).__name__
             raise UserError(
                 f"state can be carried only where rows continue, and those of {order} do not: --order Contiguous"
+            )
+        redrawn = [type(part).__name__ for part in parts_of(self.model) if getattr(part, "redraw", None)]
+        if self.run.carry and redrawn:
+            raise UserError(
+                f"state cannot be carried while {redrawn[0]} is drawn anew in training: a page written under one draw "
+                "cannot be read under the next; --redraw None keeps the first, --no-carry begins each segment afresh"
+            )
+        if self.data.corpus.documents is not None and not self.model.packs:
+            raise UserError(
+                "this model reads a segment as one text, so that its documents cannot be packed: leave --documents out"
             )
 
     @classmethod

@@ -22,7 +22,7 @@ from ..evaluation.retrieval import Score, score, squared_errors, verdict
 from ..files import write_atomically
 from ..models.retrieval_model import ProjectedPairs, RetrievalModel
 from ..serialise import to_json
-from ..spec import Spec
+from ..spec import Spec, parts_of
 
 UNFINISHED = "unfinished"  # the folder of runs that were stopped
 SAVE_EVERY = 60  # seconds
@@ -48,6 +48,8 @@ class Retrieval(Spec):
             raise UserError("batch, every and sequences are 1 or more; found " + str(self))
         if self.steps < self.every:
             raise UserError(f"{self.steps} steps are over before the first evaluation, which comes after {self.every}")
+        if any(getattr(part, "redraw", None) for part in parts_of(self.model)):
+            raise UserError("directions are not redrawn in a retrieval run, except by --legacy: leave redraw at None")
 
     def told(self) -> dict[str, Any]:
         """As it is found again in a file."""

@@ -84,13 +84,13 @@ class Workshop:
         check_splits(recipe, tokens)
         world = World.enter(recipe.run.device, recipe.run.threads)
         model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
-        data, ids = recipe.data, tokens.splits["train"].ids
+        data, text = recipe.data, tokens.splits["train"]
         return cls(
             recipe,
             tokens,
             world,
             model.to(world.device),
-            data.order.build(ids, data.batch, data.segment, recipe.run.seed),
+            data.order.build(text.ids, data.batch, data.segment, recipe.run.seed, text.documents),
         )
 
     @property
@@ -99,8 +99,8 @@ class Workshop:
 
     def validate(self) -> float:
         valid = self.tokens.splits["valid"]
-        score = evaluate(self.model, valid.ids, self.recipe.evaluation, None, valid.bytes, self.world.device)
-        return score.nats_per_token
+        text = (valid.ids, self.recipe.evaluation, None, valid.bytes)
+        return evaluate(self.model, *text, self.world.device, documents=valid.documents).nats_per_token
 
     def describe(self) -> dict[str, Any]:
         started = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -112,6 +112,8 @@ def proceed(workshop: Workshop, folder: Path, console: Console) -> Path:
     sizes = ", ".join(f"{split.tokens:,} {name}" for name, split in tokens.splits.items())
     say(console, f"{folder}: {workshop.parameters:,} parameters on {world.describe()['device']}")
     say(console, f"{tokens.codec.unit}s: {sizes}; {recipe.data.batch * recipe.data.segment:,} a step")
+    if (borders := tokens.splits["train"].documents) is not None:
+        say(console, f"{len(borders) - 1:,} documents, none of which sees another")
     tracker = recipe.run.tracking and recipe.run.tracking.open(folder, to_json(recipe))
     with Log(folder / "metrics.jsonl", recipe.run.steps, console, tracker, tokens.codec.unit) as log:
         trainer = Trainer(
@@ -166,7 +168,7 @@ def say(console: Console, line: str) -> None:
 def check_splits(recipe: Recipe, tokens: Tokens) -> None:
     for name in ("train", "valid"):
         split = tokens.splits.get(name)
-        if split is None or split.tokens < 2:
+        if split is None or split.targets < 1:
             raise UserError(
                 f"the corpus {recipe.data.corpus.name!r} has no {name} split to speak of: give it more text, "
                 "or files named train, valid and test in one folder"

@@ -60,10 +60,15 @@ class Trained:
     def evaluate(self, split: Split, protocol: Protocol | None = None) -> Score:
         protocol = protocol or self.recipe.evaluation
         # what is context only was not predicted: the score is of the rest of the text
-        missed = [self.codec.decode(split.ids[where.start : where.stop]) for where in protocol.unscored(split.ids)]
+        unscored = protocol.unscored(split.ids)
+        if split.documents is not None:  # nor was the first token of any document
+            known = {place for where in unscored for place in where}
+            unscored = [*unscored, *(range(one, one + 1) for one in split.documents[:-1].tolist() if one not in known)]
+        missed = [self.codec.decode(split.ids[where.start : where.stop]) for where in unscored]
         characters = None if split.characters is None else split.characters - sum(map(len, missed))
         size = split.bytes - sum(len(text.encode("utf-8", errors="surrogateescape")) for text in missed)
-        return evaluate(self.model, split.ids, protocol, characters, size, self.world.device)
+        text = (split.ids, protocol, characters, size)
+        return evaluate(self.model, *text, self.world.device, documents=split.documents)
 
     def inspect(self, text: str | None = None, length: int = 128) -> Inspection:
         """What each memory does with the first tokens of a text, by default of the validation split."""

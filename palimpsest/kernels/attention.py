@@ -38,8 +38,9 @@ def relative_attention(
     """queries `b t h k`, keys `b s h k`, values `b s h v` -> reads `b t h v`; the last t keys are the queries' own.
 
     A query sees its own token and those before it, `reach` in all (None: every one), each weighted by the
-    `mask` `h r` of its distance, and the `persistent` keys and values `h p k`, `h p v`; of the keys of row b, the
-    first `empty[b]` hold nothing. Tables and mask have a row for every distance that is seen.
+    `mask` `h r` of its distance, and the `persistent` keys and values `h p k`, `h p v`. The first `empty` keys hold
+    nothing for a query: `b t`, or `b` where that is so for all queries of a row. Tables and mask have a row for every
+    distance that is seen.
     """
     sizes = check(queries, keys, values, relative, reach, mask, persistent, empty)
     plain = relative is None and mask is None and persistent is None
@@ -52,6 +53,7 @@ def relative_attention(
         raise BackendRefused(f"a block is a number of queries for the blocked backend; found {block} for {backend!r}")
     seen = sizes["s"] if reach is None else min(reach, sizes["s"])
     options = {} if block is None else {"block": block}
+    empty = empty[:, None].expand(-1, sizes["t"]) if empty is not None and empty.ndim == 1 else empty
     terms = (relative and relative.within(seen), mask if mask is None else mask[:, :seen], persistent)
     return ATTENTION_BACKENDS[backend](queries, keys, values, seen, *terms, empty, dropout, **options)
 
@@ -82,7 +84,7 @@ def check(
         mask=(mask, "h m"),
         persistent_keys=(vectors[0], "h p k"),
         persistent_values=(vectors[1], "h p v"),
-        empty=(empty, "b"),
+        empty=(empty, "b" if empty is None or empty.ndim == 1 else "b t"),
     )
     if 0 in (sizes[axis] for axis in "bthkv"):
         raise ValueError(f"nothing to attend with: queries {tuple(queries.shape)}, values {tuple(values.shape)}")

@@ -37,10 +37,11 @@ def attend(
     else:
         place_queries = relative.queries.transpose(1, 2).split(block, dim=2)
         by_distance = relative.table.flip(0).permute(1, 2, 0)  # h k r, the farthest first
-    bias = None if relative is None or relative.bias is None else relative.bias.flip(0).T[:, None]
-    shares = None if mask is None else mask.flip(1)
+    bias = None if relative is None or relative.bias is None else relative.bias.to(exact).flip(0).T[:, None]
+    shares = None if mask is None else mask.to(exact).flip(1)
+    empties = (None,) * len(blocks) if empty is None else empty.split(block, dim=1)
     reads, last = [], cached
-    for query, place_query in zip(blocks, place_queries, strict=True):
+    for query, place_query, empty in zip(blocks, place_queries, empties, strict=True):
         first, last = max(0, last + 1 - reach), last + query.shape[2]
         key, value = keys[:, :, first:last], values[:, :, first:last]
         scores = (query @ key.transpose(-1, -2)).to(exact)

@@ -32,4 +32,4 @@ def visible(queries: int, keys: int, reach: int, empty: Tensor | None, device: t
     places = torch.arange(keys, device=device)
     distances = places[keys - queries :, None] - places
     seen = (distances >= 0) & (distances < reach)
-    return seen if empty is None else seen & (places >= empty[:, None, None, None])
+    return seen if empty is None else seen & (places >= empty[:, None, :, None])

@@ -31,7 +31,7 @@ def attend(
                 scores = scores + relative.bias[distances].T
         shares = torch.ones_like(scores) if mask is None else mask[:, distances].expand_as(scores)
         if empty is not None:
-            shares = shares * (seen >= empty[:, None])[:, None]
+            shares = shares * (seen >= empty[:, i, None])[:, None]
         found = values[:, seen].transpose(1, 2)
         if persistent is not None:
             scores = torch.cat([scores, einsum(query, persistent[0], "b h k, h p k -> b h p")], dim=-1)

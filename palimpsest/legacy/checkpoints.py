@@ -135,7 +135,7 @@ def import_checkpoint(
         name=f"{original}-{path.name if path.is_dir() else path.stem}",
         data=Data(trained_on.corpus, trained_on.vocabulary, Contiguous(), segment=imported.segment),
         model=imported.model,
-        run=Run(carry=True),
+        run=Run(carry=not isinstance(protocol, Segments)),
         evaluation=protocol,
     )
     folder = make_folder(folder, recipe.name)

@@ -41,8 +41,8 @@ class BareQueryMemory(FastWeight):
 
 
 class BareQueryMixer(FastWeightMixer):
-    def address(self, x: Tensor, state: FastWeightState) -> Address:
-        address = super().address(x, state)
+    def address(self, x: Tensor, state: FastWeightState, starts: Tensor | None = None) -> Address:
+        address = super().address(x, state, starts)
         if self.norm is None:
             return address
         return address._replace(queries=self.features_of(linear(x, self.project.weight[: self.widths[0]])))
@@ -83,7 +83,8 @@ def translate_mixer(settings: Settings) -> Mixer:
 def map_of(settings: Settings) -> FeatureMap:
     return {
         ELU: EluPlusOne(),
-        FAVOR: TransposedFavor(settings["proj_dim"]),
+        # where pages are carried, the original reads them under other directions than it wrote them under
+        FAVOR: TransposedFavor(settings["proj_dim"], redraw=None if settings["carry_over_fast_weight"] else 1),
         DPFP_MAP: DPFP(settings["n_roll"]),
     }[settings["attn_type"] % 10]
 

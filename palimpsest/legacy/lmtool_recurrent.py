@@ -39,6 +39,10 @@ class ForgetfulDeltaMLP(DeltaMLP):
         return False
 
     @property
+    def packs(self) -> bool:
+        return False
+
+    @property
     def remembers(self) -> bool:
         return False
 
@@ -183,9 +187,9 @@ class ArrangedBlock(BlockModule):
         feeds = spec.feed_forward is not None and spec.around_feed_forward.normed
         self.norm = spec.norm.build(width) if feeds else nn.Identity()
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
         heard, skipping = self.spec.around_mixer.enter(x, self.mixer_norm)
-        mixed, state = self.mixer(heard, state)
+        mixed, state = self.mix(heard, state, starts)
         x = self.spec.around_mixer.leave(self.dropout(mixed), skipping, self.mixer_norm)
         if self.feed_forward is not None:
             heard, skipping = self.spec.around_feed_forward.enter(x, self.norm)

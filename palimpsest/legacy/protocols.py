@@ -74,7 +74,8 @@ class TransformerXLSentenceRows(Protocol):
     def read(self, reader: Reader) -> Iterator[Reading]:
         reader, state, before = reader.remembering(self.memory, self.same_length, self.clamp), None, 0
         for places in self.places(reader.ids):
-            nats, state = reader.model(Batch.at(reader.ids, places).to(reader.device), state)
+            batch = Batch.at(reader.ids, places, documents=reader.documents)
+            nats, state = reader.model(batch.to(reader.device), state)
             for row, line in zip(places, nats.double().cpu(), strict=True):
                 for piece in np.split(np.arange(self.segment), np.flatnonzero(np.diff(row) != 1) + 1):
                     yield Reading(int(row[piece[0]]) + 1, line[piece], before + piece + 1)

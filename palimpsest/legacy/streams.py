@@ -101,7 +101,11 @@ class SentenceOrder(Order):
         """The sentences of each file in the order in which an epoch takes them."""
         raise NotImplementedError
 
-    def build(self, ids: np.ndarray, batch: int, segment: int, seed: int) -> "SentenceStream":
+    def build(
+        self, ids: np.ndarray, batch: int, segment: int, seed: int, documents: np.ndarray | None = None
+    ) -> "SentenceStream":
+        if documents is not None:
+            raise UserError(f"{type(self).__name__} reads sentences, which are not kept apart: choose another --order")
         return SentenceStream(self, ids, batch, segment, seed)
 
 

@@ -148,6 +148,10 @@ class AbsoluteAttention(SoftmaxAttention):
     span: Span = SwappedSegmentCache(0)
     memory_codes: AddedPositions | None = None
 
+    @property
+    def packs(self) -> bool:
+        return self.memory_codes is None and super().packs
+
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Mixer:
         codes = self.memory_codes if clamp is None or self.memory_codes is None else self.memory_codes.clamping(clamp)
         clamped = replace(self, memory_codes=codes)
@@ -186,6 +190,7 @@ class CodedBlocks(Block):
 
     block: Block
     segment_invariant = False
+    packs = False
 
     @property
     def remembers(self) -> bool:
@@ -230,8 +235,8 @@ class CodedBlock(nn.Module):
     def mixer(self) -> nn.Module:
         return self.block.mixer
 
-    def forward(self, x: Tensor, state=None):
-        return self.block(self.mixer.codes.add(x, None), state)  # pyright: ignore
+    def forward(self, x: Tensor, state=None, starts: Tensor | None = None):
+        return self.block(self.mixer.codes.add(x, None), state, starts)  # pyright: ignore
 
 
 @dataclass(frozen=True)

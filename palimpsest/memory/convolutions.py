@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d
 
+from ..batch import places_of
 from ..errors import UserError
 from ..spec import Spec
 
@@ -21,7 +22,8 @@ class ConvolutionModule(nn.Module):
     def initial_state(self, batch: int) -> Tensor:
         raise NotImplementedError
 
-    def forward(self, x: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, recent: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`starts` `b t` is true where a new text begins, which hears nothing of the one before."""
         raise NotImplementedError
 
 
@@ -53,9 +55,16 @@ class ShortConvolutionLayer(ConvolutionModule):
         channels, size = self.taps.shape
         return self.taps.new_zeros(batch, size - 1, channels)
 
-    def forward(self, x: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, recent: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x `b t channels` -> the same, and the last tokens of it."""
         channels, size = self.taps.shape
         seen = torch.cat([recent, x], dim=1)
-        y = conv1d(seen.mT, self.taps[:, None], groups=channels).mT
-        return y, seen[:, seen.shape[1] - (size - 1) :]
+        last = seen[:, seen.shape[1] - (size - 1) :]
+        if starts is None:
+            return conv1d(seen.mT, self.taps[:, None], groups=channels).mT, last
+        before = places_of(torch.full_like(starts[:, 0], size, dtype=torch.long), x.shape[1], starts)[..., None]
+        taps = reversed(self.taps.unbind(1))  # the present token's first
+        earlier = seen.unfold(1, x.shape[1], 1).unbind(1)[::-1]  # each `b channels t`, the present tokens first
+        heard = (tap * z.mT.where(before >= back, 0.0) for back, (tap, z) in enumerate(zip(taps, earlier, strict=True)))
+        backs = torch.arange(size - 2, -1, -1, device=x.device)[:, None]
+        return sum(heard, torch.zeros_like(x)), last.where(before[:, -1:] >= backs, 0.0)

@@ -1,11 +1,12 @@
 """Feature maps: how a key or a query looks to the memory. Each token by itself, each head by itself."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
 from ..spec import Spec
 
 
@@ -15,6 +16,8 @@ class FeatureMap(Spec):
     non_negative: ClassVar[
         bool
     ]  # whether no feature is ever below zero, so that features can be summed up and divided by
+    relative: ClassVar[bool] = False  # whether it leaves a factor out of each token's features: exp(module.heights(x))
+    redraw: int | None = None  # steps of training after which its chance is drawn again; None: never
 
     def features(self, head_width: int) -> int:
         return head_width
@@ -73,7 +76,12 @@ class Favor(FeatureMap):
     directions: int = 64
     scale: float = 1.0  # of the input; head width ** -0.25 gives the kernel exp(q·k / √head width) of the paper
     epsilon: float = 1e-4  # added to every feature, so that their sum never vanishes
+    redraw: int | None = None  # steps of training after which other directions are drawn; None: they stay
     non_negative = True
+
+    def __post_init__(self):
+        if self.redraw is not None and self.redraw < 1:
+            raise UserError(f"directions are redrawn every 1, 2, 3 … steps, or never with None; found {self.redraw}")
 
     def features(self, head_width: int) -> int:
         return 2 * self.directions
@@ -83,14 +91,18 @@ class Favor(FeatureMap):
 
 
 class FavorFeatures(nn.Module):
-    """The random directions are drawn once, by their own generator, and saved with the model."""
+    """The random directions are drawn by their own generator and saved with the model, as is their age if they age."""
 
     matrix: Tensor
+    age: Tensor
 
     def __init__(self, spec: Favor, head_width: int):
         super().__init__()
         self.spec = spec
         self.register_buffer("matrix", torch.empty(head_width, spec.directions))
+        if spec.redraw is not None:
+            self.register_buffer("age", torch.tensor(0))  # in steps
+        self.register_load_state_dict_pre_hook(mind_the_age)
         self.initialise(torch.Generator().manual_seed(0))
 
     def initialise(self, generator: torch.Generator) -> None:
@@ -103,11 +115,59 @@ class FavorFeatures(nn.Module):
         with torch.no_grad():
             self.matrix.copy_(torch.cat(blocks, dim=1)[:, :directions])
 
+    def after_step(self) -> None:
+        """Not before a pass: the pieces of a batch are all read under one matrix, and none in evaluation is new."""
+        if self.spec.redraw is None:
+            return
+        self.age += 1
+        if self.age >= self.spec.redraw:
+            self.age.zero_()
+            self.initialise(torch.default_generator)  # which the trainer seeds by run and step
+
     def forward(self, x: Tensor) -> Tensor:
         x = x * self.spec.scale
         projected = x @ self.matrix
         logs = torch.cat([projected, -projected], dim=-1) - x.square().sum(-1, keepdim=True) / 2
         return (logs.exp() + self.spec.epsilon) * (2 * self.spec.directions) ** -0.5
+
+
+def mind_the_age(features: FavorFeatures, weights: dict[str, Any], prefix: str, *_) -> None:
+    """Directions that stay may be taken from a model that redrew them, and the other way round."""
+    if features.spec.redraw is None:
+        weights.pop(f"{prefix}age", None)
+    else:
+        weights.setdefault(f"{prefix}age", torch.zeros_like(features.age))
+
+
+@dataclass(frozen=True)
+class StabilisedFavor(Favor):
+    """FAVOR+ in units of each token's largest feature, so that none overflows and not all of them vanish."""
+
+    epsilon: float = 1e-6  # added to every feature, of which the largest is one
+    relative = True
+
+    def build(self, head_width: int) -> nn.Module:
+        return StabilisedFavorFeatures(self, head_width)
+
+
+class StabilisedFavorFeatures(FavorFeatures):
+    """−|x|²/2 is common to all features of a token, and drops out of their ratios."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, projected = self.project(x)
+        logs = torch.cat([projected, -projected], dim=-1) - projected.abs().amax(-1, keepdim=True)
+        return (logs.exp() + self.spec.epsilon).to(x.dtype)
+
+    def heights(self, x: Tensor) -> Tensor:
+        """The logarithm of what was left out, a number for each token and head."""
+        x, projected = self.project(x)
+        return projected.abs().amax(-1) - x.square().sum(-1) / 2
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """At least in float32: an exponent that is rounded to half precision is off by whole factors."""
+        exact = torch.promote_types(x.dtype, torch.float32)
+        x = x.to(exact) * self.spec.scale
+        return x, x @ self.matrix.to(exact)
 
 
 @dataclass(frozen=True)

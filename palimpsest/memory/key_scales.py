@@ -10,6 +10,7 @@ from ..spec import Spec
 
 class KeyScale(Spec):
     needs_non_negative: ClassVar[bool] = False
+    keeps_sizes: ClassVar[bool] = False  # whether a key that was larger than another still is
 
     def __call__(self, features: Tensor) -> Tensor:
         raise NotImplementedError
@@ -18,6 +19,8 @@ class KeyScale(Spec):
 @dataclass(frozen=True)
 class Unscaled(KeyScale):
     """Features as they are."""
+
+    keeps_sizes = True
 
     def __call__(self, features: Tensor) -> Tensor:
         return features

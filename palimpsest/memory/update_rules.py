@@ -24,6 +24,7 @@ class UpdateRule(Spec):
     """
 
     counts_keys: ClassVar[bool] = False  # whether it must be told how much the page already holds under each key
+    erases: ClassVar[bool] = False  # whether what a key recalled is taken away
     writes: int = 1  # times a token writes
 
     def build(self, width: int, heads: int, features: int) -> nn.Module:
@@ -60,6 +61,7 @@ class SumGates(nn.Module):
 class DeltaRule(UpdateRule):
     """What the key recalled is replaced by the value, by the fraction β."""
 
+    erases = True
     beta: float  # before training
     limit: float  # of β
     writes: int  # times a token does this, each time with a key, a value and a β of its own
@@ -222,6 +224,7 @@ class NormalisedDelta(UpdateRule):
     beta: float | None = 0.5  # before training; None: there is no bias, and it is a half on average
     epsilon: float = 1e-5
     counts_keys = True
+    erases = True
 
     def build(self, width: int, heads: int, features: int) -> nn.Module:
         return NormalisedDeltaGates(self, width, heads)

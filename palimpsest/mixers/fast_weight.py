@@ -15,6 +15,7 @@ from ..memory.feature_maps import EluPlusOne, FeatureMap, Identity
 from ..memory.key_scales import KeyScale, SumToOne
 from ..memory.read_outs import Plain, ReadOut
 from ..memory.update_rules import Delta, UpdateRule
+from .heights import weighed
 from .mixer import Mixer, MixerModule, split_width
 
 
@@ -46,6 +47,11 @@ class FastWeight(Mixer):
             one, other = type(sums[0]).__name__, type(self.feature_map).__name__
             raise UserError(f"{one} divides by a sum of features, and {other} has negative ones: the sum may be zero")
 
+    @property
+    def weighs_keys(self) -> bool:
+        """Whether keys differ by more than the map shows, in ways that are neither scaled away nor erased by."""
+        return self.feature_map.relative and self.key_scale.keeps_sizes and not self.update_rule.erases
+
     def build(self, width: int, norm: nn.Module | None = None) -> "FastWeightMixer":
         return FastWeightMixer(self, width, norm)
 
@@ -61,6 +67,7 @@ class FastWeightState(NamedTuple):
     memory: Tensor  # b h k v
     key_sum: KeySum | None
     recent: Tensor | None  # what the convolution remembers
+    peak: Tensor | None  # b h, height of the highest key so far, where keys are weighed
 
 
 class Address(NamedTuple):
@@ -75,6 +82,7 @@ class Address(NamedTuple):
     values: Tensor  # b (t w) h v
     gates: Gates
     recent: Tensor | None  # what the convolution remembers
+    peak: Tensor | None  # b h, height of the highest key so far, where keys are weighed
 
 
 class FastWeightMixer(MixerModule):
@@ -101,43 +109,60 @@ class FastWeightMixer(MixerModule):
         weight = self.out.weight
         page = weight.new_zeros(batch, self.spec.heads, *self.features, dtype=memory_dtype(weight.dtype))
         recent = None if self.convolution is None else self.convolution.initial_state(batch)
+        peak = torch.full_like(page[..., 0, 0], -torch.inf) if self.spec.weighs_keys else None
         if not (self.spec.update_rule.counts_keys or self.spec.read_out.counts_keys):
-            return FastWeightState(page, None, recent)
+            return FastWeightState(page, None, recent, peak)
         fresh = torch.ones_like(page[:, 0, 0, 0], dtype=torch.bool)
-        return FastWeightState(page, KeySum(page[..., :1].clone(), fresh), recent)
+        return FastWeightState(page, KeySum(page[..., :1].clone(), fresh), recent, peak)
 
     def forward(self, x: Tensor, state: FastWeightState | None = None) -> tuple[Tensor, FastWeightState]:
+        return self.packed(x, None, state)
+
+    def packed(
+        self, x: Tensor, starts: Tensor | None, state: FastWeightState | None = None
+    ) -> tuple[Tensor, FastWeightState]:
         state = self.initial_state(len(x)) if state is None else state
-        heard, queries, keys, values, gates, recent = self.address(x, state)
+        heard, queries, keys, values, gates, recent, peak = self.address(x, state, starts)
         reads, memory = memory_scan(queries, keys, values, gates, state.memory)
         mass, key_sum = None, None
         if state.key_sum is not None:
             mass, key_sum = count_keys(queries, keys, gates, state.key_sum)
             mass = mass[:, self.writes - 1 :: self.writes]
         reads = self.read_out(reads[:, self.writes - 1 :: self.writes], heard, mass)
-        return self.out(reads.flatten(-2)), FastWeightState(memory, key_sum, recent)
+        return self.out(reads.flatten(-2)), FastWeightState(memory, key_sum, recent, peak)
 
-    def address(self, x: Tensor, state: FastWeightState) -> Address:
+    def address(self, x: Tensor, state: FastWeightState, starts: Tensor | None = None) -> Address:
         """All that is done before the scan, for those who only want to look."""
         x = x if self.norm is None else self.norm(x)
         projected, recent = self.project(x), state.recent
         if self.convolution is not None:
-            projected, recent = self.convolution(projected, recent)
-        queries, keys, values = projected.split(self.widths, dim=-1)
-        queries, keys = (self.features_of(z) for z in (queries, keys))
+            projected, recent = self.convolution(projected, recent, starts)
+        asked, written, values = projected.split(self.widths, dim=-1)
+        queries, keys = (self.features_of(z) for z in (asked, written))
         if self.writes > 1:
             queries = pad(queries[:, :, None], (0, 0, 0, 0, self.writes - 1, 0)).flatten(1, 2)
+            starts = None if starts is None else pad(starts[..., None], (0, self.writes - 1)).flatten(1)
         values = self.value_map(by_head(values, self.spec.heads, self.value_width))
         crowding = None
         if state.key_sum is not None and self.spec.update_rule.counts_keys:
-            crowding = crowding_of(keys, state.key_sum)
-        return Address(x, queries, keys, values, self.update_rule(x, crowding), recent)
+            crowding = crowding_of(keys, state.key_sum, starts)
+        gates, peak = self.update_rule(x, crowding), state.peak
+        if peak is not None:
+            gates, peak = weighed(gates, self.heights_of(written), peak, starts)
+        return Address(x, queries, keys, values, gates.wiping(starts, keys), recent, peak)
 
     def features_of(self, x: Tensor) -> Tensor:
         """Queries or keys as the page sees them, those of a key head once for each head that shares them."""
-        features = self.spec.key_scale(self.feature_map(by_head(x, self.key_heads, self.head_width)))
-        shared = self.spec.heads // self.key_heads
-        return features if shared == 1 else features.repeat_interleave(shared, dim=2)
+        return self.shared(self.spec.key_scale(self.feature_map(by_head(x, self.key_heads, self.head_width))))
+
+    def heights_of(self, x: Tensor) -> Tensor:
+        """What a relative map leaves out of keys, as logarithms."""
+        return self.shared(self.feature_map.heights(by_head(x, self.key_heads, self.head_width)))  # pyright: ignore[reportCallIssue]
+
+    def shared(self, x: Tensor) -> Tensor:
+        """What is of a key head `b t h …`, once for each head that shares it."""
+        sharing = self.spec.heads // self.key_heads
+        return x if sharing == 1 else x.repeat_interleave(sharing, dim=2)
 
 
 def by_head(x: Tensor, heads: int, width: int) -> Tensor:
@@ -157,11 +182,12 @@ def count_keys(queries: Tensor, keys: Tensor, gates: Gates, key_sum: KeySum) -> 
     return mass.squeeze(-1), KeySum(column, torch.zeros_like(key_sum.fresh))
 
 
-def crowding_of(keys: Tensor, key_sum: KeySum) -> Tensor:
+def crowding_of(keys: Tensor, key_sum: KeySum, starts: Tensor | None = None) -> Tensor:
     """Each key's overlap with the sum of the keys before it, `b t h`; one for the first key of a fresh page."""
     # one token late, rather than taken away afterwards: where nothing was written, that would leave rounding errors
     earlier = torch.cat([torch.zeros_like(keys[:, :1]), keys[:, :-1]], dim=1)
-    before, _ = count_keys(keys, earlier, Gates(), key_sum)
-    first = torch.zeros_like(before, dtype=torch.bool)
-    first[:, 0] = key_sum.fresh[:, None]
-    return torch.where(first, 1.0, before)
+    first = torch.zeros_like(keys[:, :, 0, 0], dtype=torch.bool) if starts is None else starts.clone()
+    first[:, 0] |= key_sum.fresh
+    earlier = earlier if starts is None else earlier.masked_fill(starts[..., None, None], 0.0)
+    before, _ = count_keys(keys, earlier, Gates().wiping(starts, keys), key_sum)
+    return torch.where(first[..., None], 1.0, before)

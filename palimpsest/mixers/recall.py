@@ -19,6 +19,7 @@ from ..memory.read_outs import Normalised, Plain
 from ..memory.update_rules import GateProjection, Sum, logit
 from .bounded_memory import BoundedMemory, last_bounded_page
 from .fast_weight import FastWeight, KeySum, crowding_of
+from .heights import weighed_by
 from .mixer import Mixer
 from .softmax_attention import SoftmaxAttention
 
@@ -86,8 +87,11 @@ class FastWeightRecall(Recall):
         return torch.cat([self.answer(*block) for block in blocks])
 
     def answer(self, keys: Tensor, values: Tensor, queries: Tensor, heard: Tensor, asking: Tensor) -> Tensor:
+        heights = self.feature_map.heights(keys) if self.spec.weighs_keys else None  # pyright: ignore[reportCallIssue]
         keys, queries = (self.spec.key_scale(self.feature_map(z)) for z in (keys, queries))
         gates = self.update_rule(heard, self.crowding(keys))
+        if heights is not None:
+            gates = weighed_by(gates, (heights - heights.amax(1, keepdim=True)).exp()[..., None])
         reads, mass = self.read(keys, values, queries, gates), None
         if self.spec.read_out.counts_keys:
             # values are one-hot: where nothing is erased, a read sums to the weight of all keys

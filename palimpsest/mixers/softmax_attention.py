@@ -10,7 +10,9 @@ from torch.nn.functional import linear, pad
 from ..attention.persistent import PersistentVectors
 from ..attention.positions import Positions, Rotary
 from ..attention.spans import Adaptive, HeadGroup, SegmentCache, Span, Unlimited
+from ..batch import places_of
 from ..kernels import Relative, relative_attention
+from ..state import State
 from .mixer import Mixer, MixerModule, split_width
 
 
@@ -32,6 +34,10 @@ class SoftmaxAttention(Mixer):
     @property
     def remembers(self) -> bool:
         return self.span.remembers
+
+    @property
+    def packs(self) -> bool:
+        return self.positions.segment_invariant
 
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> Mixer:
         if isinstance(self.span, Adaptive):
@@ -63,6 +69,9 @@ class SoftmaxAttentionMixer(MixerModule):
         self.span = spec.span.build(spec.heads)
         self.persistent = None if spec.persistent is None else spec.persistent.build(spec.heads, self.head_width)
         self.out = nn.Linear(spec.heads * self.head_width, width, bias=False)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        return self.packed(x, None, state)
 
     def hear(self, x: Tensor, places: Tensor) -> Tensor:
         """What the projections read of the hidden states at these places."""
@@ -99,7 +108,7 @@ class KeyState(NamedTuple):
 
     keys: Tensor  # b s h k
     values: Tensor  # b s h v
-    seen: Tensor  # b, tokens read so far
+    seen: Tensor  # b, tokens of the present document read so far
 
 
 class KeyCache(SoftmaxAttentionMixer):
@@ -109,9 +118,9 @@ class KeyCache(SoftmaxAttentionMixer):
         cache = self.out.weight.new_zeros(batch, self.span.slots or 0, self.spec.heads, self.head_width)
         return KeyState(cache, cache.clone(), self.fresh_places(batch))
 
-    def forward(self, x: Tensor, state: KeyState | None = None) -> tuple[Tensor, KeyState]:
+    def packed(self, x: Tensor, starts: Tensor | None, state: KeyState | None = None) -> tuple[Tensor, KeyState]:
         old = self.initial_state(len(x)) if state is None else state
-        places = old.seen[:, None] + torch.arange(x.shape[1], device=x.device)
+        places = places_of(old.seen, x.shape[1], starts)
         projected = self.project(self.hear(x, places))
         queries, keys, values = projected.unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
         queries, keys = (self.positions.turn(z, places) for z in (queries, keys))
@@ -119,19 +128,20 @@ class KeyCache(SoftmaxAttentionMixer):
         all_keys, all_values = torch.cat([old.keys, keys], dim=1), torch.cat([old.values, values], dim=1)
         (group,) = self.span.groups()
         if state is None:
-            reads = self.attend(group, self.ask_for(queries, keys.shape[1]), keys, values, None)
+            empty = empty_before(places, 0, starts)
+            reads = self.attend(group, self.ask_for(queries, keys.shape[1]), keys, values, empty)
         else:
-            empty = None if self.span.slots is None else (cached - old.seen).clamp(min=0)
+            empty = empty_before(places, cached, starts)
             reads = self.attend(group, self.ask_for(queries, all_keys.shape[1]), all_keys, all_values, empty)
         kept = slice(None if self.span.slots is None else all_keys.shape[1] - self.span.slots, None)
-        return self.out(reads.flatten(-2)), KeyState(all_keys[:, kept], all_values[:, kept], old.seen + x.shape[1])
+        return self.out(reads.flatten(-2)), KeyState(all_keys[:, kept], all_values[:, kept], places[:, -1] + 1)
 
 
 class HiddenState(NamedTuple):
     """The memory ends at the present; its first slots are empty while fewer tokens than slots were kept."""
 
     hidden: Tensor  # b s d, as they were before the norm
-    seen: Tensor  # b, tokens read so far, but for those that are to be read again
+    seen: Tensor  # b, tokens of the present document read so far, but for those that are to be read again
 
 
 class HiddenCache(SoftmaxAttentionMixer):
@@ -149,12 +159,12 @@ class HiddenCache(SoftmaxAttentionMixer):
         """What queries are made of: the tokens of the segment, bare or as they are heard."""
         return heard
 
-    def forward(self, x: Tensor, state: HiddenState | None = None) -> tuple[Tensor, HiddenState]:
+    def packed(self, x: Tensor, starts: Tensor | None, state: HiddenState | None = None) -> tuple[Tensor, HiddenState]:
         slots, length = self.span.slots or 0, x.shape[1]
         seen = self.fresh_places(len(x)) if state is None else state.seen
         hidden = x if state is None else torch.cat([self.recall(state.hidden, length), x], dim=1)
         cached = hidden.shape[1] - length
-        places = seen[:, None] + torch.arange(-cached, length, device=x.device)
+        places = torch.cat([places_of(seen - cached, cached), places_of(seen, length, starts)], dim=1)
         heard = self.hear(hidden, places)
         weights = self.project.weight.unflatten(0, (3, self.spec.heads, self.head_width))
         queries = linear(self.ask(x, heard[:, cached:]), weights[0].flatten(0, 1)).unflatten(-1, weights.shape[1:3])
@@ -169,13 +179,21 @@ class HiddenCache(SoftmaxAttentionMixer):
                 .unbind(2)
             )
             keys = self.positions.turn(keys, places[:, beyond:])
-            empty = None if cached == beyond else (cached - seen).clamp(min=0) - beyond
+            empty = empty_before(places[:, cached:], cached - beyond, starts)
             reads.append(self.attend(group, asked, keys, values, empty))
         together = in_order(reads, groups)
         kept = self.span.kept(length, seen)
         memory = hidden[:, : cached + kept]
         memory = pad(memory, (0, 0, slots - memory.shape[1], 0))  # cuts where there is too much
-        return self.out(together.flatten(-2)), HiddenState(memory, seen + kept)
+        seen = places[:, cached + kept - 1] + 1 if kept else seen
+        return self.out(together.flatten(-2)), HiddenState(memory, seen)
+
+
+def empty_before(places: Tensor, cached: int, starts: Tensor | None) -> Tensor | None:
+    """How many of the keys, `cached` ones first, are none of the document of the query at each of the places `b t`."""
+    if starts is None:  # what is empty is empty for all queries of a row
+        return (cached - places[:, 0]).clamp(min=0) if cached else None
+    return (torch.arange(cached, cached + places.shape[1], device=places.device) - places).clamp(min=0)
 
 
 def in_order(reads: list[Tensor], groups: list[HeadGroup]) -> Tensor:

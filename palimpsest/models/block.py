@@ -15,9 +15,10 @@ from .norms import LayerNorm, Norm, RMSNorm
 
 
 class Block(Spec):
-    """Builds a module `forward(x, state) -> (x, state)`; the state is its mixer's."""
+    """Builds a module `forward(x, state, starts) -> (x, state)`; the state is its mixer's."""
 
     segment_invariant: bool  # whether it does not matter how a text is cut into segments
+    packs: bool  # whether a segment may hold several documents
     remembers: bool  # whether anything of a segment is left for the next
 
     def at(self, layer: int) -> "Block":
@@ -49,6 +50,10 @@ class MixerBlock(Block):
         return self.mixer.segment_invariant
 
     @property
+    def packs(self) -> bool:
+        return self.mixer.packs
+
+    @property
     def remembers(self) -> bool:
         return self.mixer.remembers
 
@@ -63,8 +68,11 @@ class BlockModule(nn.Module):
         self.feed_forward = None if spec.feed_forward is None else spec.feed_forward.build(width)
         self.dropout = nn.Dropout(spec.dropout)
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
         raise NotImplementedError
+
+    def mix(self, x: Tensor, state: State | None, starts: Tensor | None) -> tuple[Tensor, State]:
+        return self.mixer(x, state) if starts is None else self.mixer.packed(x, starts, state)
 
 
 @dataclass(frozen=True)
@@ -88,8 +96,8 @@ class PreNormBlock(BlockModule):
         super().__init__(spec, width, mixer_norm=spec.norm.build(width))
         self.norm = None if spec.feed_forward is None else spec.norm.build(width)
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        mixed, state = self.mixer(x, state)
+    def forward(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
+        mixed, state = self.mix(x, state, starts)
         x = x + self.dropout(mixed)
         if self.feed_forward is not None and self.norm is not None:
             x = x + self.dropout(self.feed_forward(self.norm(x)))
@@ -115,8 +123,8 @@ class PostNormBlock(BlockModule):
         self.mixer_norm = spec.norm.build(width)
         self.norm = None if spec.feed_forward is None else spec.norm.build(width)
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        mixed, state = self.mixer(x, state)
+    def forward(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
+        mixed, state = self.mix(x, state, starts)
         x = self.mixer_norm(x + self.dropout(mixed))
         if self.feed_forward is not None and self.norm is not None:
             x = self.norm(x + self.dropout(self.feed_forward(x)))
@@ -141,6 +149,10 @@ class Hybrid(Block):
     @property
     def segment_invariant(self) -> bool:
         return self.usual.segment_invariant and self.other.segment_invariant
+
+    @property
+    def packs(self) -> bool:
+        return self.usual.packs and self.other.packs
 
     @property
     def remembers(self) -> bool:

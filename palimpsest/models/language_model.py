@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Batch, places_of
 from ..errors import UserError
 from ..spec import Spec
 from ..state import State
@@ -36,6 +36,11 @@ class LanguageModel(Spec):
         """Whether it does not matter how a text is cut into segments."""
         return self.block.segment_invariant and self.embedding.positions.segment_invariant
 
+    @property
+    def packs(self) -> bool:
+        """Whether a segment may hold several documents."""
+        return self.block.packs and self.embedding.positions.segment_invariant
+
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int) -> "LanguageModel":
         """The same model, to be used with so long a memory of hidden states."""
         block = self.block.remembering(memory, same_length, clamp, extra)
@@ -53,7 +58,7 @@ class LanguageModel(Spec):
 
 
 class LanguageState(NamedTuple):
-    seen: Tensor  # b, tokens read so far
+    seen: Tensor  # b, tokens of the present document read so far
     blocks: tuple[State, ...]
 
 
@@ -91,7 +96,7 @@ class LanguageNetwork(nn.Module):
 
     def forward(self, batch: Batch, state: LanguageState | None = None) -> tuple[Tensor, LanguageState]:
         """The nats of every target, `b t`, and the state after the last input."""
-        hidden, state = self.read(batch.inputs, state)
+        hidden, state = self.read(batch.inputs, state, batch.starts)
         return self.head(hidden, batch.targets), state
 
     def predict(self, inputs: Tensor, state: LanguageState | None = None) -> tuple[Tensor, LanguageState]:
@@ -99,18 +104,20 @@ class LanguageNetwork(nn.Module):
         hidden, state = self.read(inputs, state)
         return self.head.log_probabilities(hidden[:, -1]), state
 
-    def read(self, inputs: Tensor, state: LanguageState | None) -> tuple[Tensor, LanguageState]:
+    def read(
+        self, inputs: Tensor, state: LanguageState | None, starts: Tensor | None = None
+    ) -> tuple[Tensor, LanguageState]:
         seen, states = (None, (None,) * len(self.blocks)) if state is None else state
         start = inputs.new_zeros(len(inputs)) if seen is None else seen
-        places = start[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
+        places = places_of(start, inputs.shape[1], starts)
         for module in self.told_of_passes:
             module.begin_pass()  # pyright: ignore[reportCallIssue]
         x = self.embedding(inputs, places)
         after = []
         for block, before in zip(self.stack(), states, strict=True):
-            x, now = block(x, before)
+            x, now = block(x, before, starts)
             after.append(now)
-        return self.norm(x), LanguageState(start + inputs.shape[1], tuple(after))
+        return self.norm(x), LanguageState(places[:, -1] + 1, tuple(after))
 
 
 def share_between_layers(blocks: nn.ModuleList) -> None:

@@ -5,9 +5,8 @@
     palimpsest evaluate runs/lmtool-delta-favor-small-001 --split test
 
 44,034,778 parameters; published is a perplexity of 37.2, 3.616 nats per word, on the test split (36.1 on the validation
-split). The original draws its random directions anew at every step; here they are drawn once and saved. Published
-scores are without attention normalisation. As the original's script has it, which normalises what is read, and with
-what is written normalised too:
+split). Random directions are drawn anew at every step, as in the original. Published scores are without attention
+normalisation. As the original's script has it, which normalises what is read, and with what is written normalised too:
 
     --read-out Normalised --read-out.epsilon 1e-5
     --update-rule NormalisedDelta --read-out Normalised --read-out.epsilon 1e-5
@@ -22,4 +21,4 @@ from palimpsest.legacy.favor import TransposedFavor
 from palimpsest.recipes.lmtool_delta_elu_small import delta
 from palimpsest.recipes.lmtool_standard_small import small
 
-recipe = delta("lmtool-delta-favor-small", small, TransposedFavor(directions=8))
+recipe = delta("lmtool-delta-favor-small", small, TransposedFavor(directions=8, redraw=1))

@@ -70,9 +70,10 @@ def fresh(name: str, size: Size, model: LanguageModel) -> Recipe:
         size.steps,
         warmup=2000,
         evaluation=LmtoolSlidingWindow(context=size.segment, clamp=size.segment, rows=1),
+        carry=False,
     )
     # seldom: a window for each word reads every word as often as the window is long
-    return replace(recipe, run=replace(recipe.run, carry=False, validate_every=20_000))
+    return replace(recipe, run=replace(recipe.run, validate_every=20_000))
 
 
 recipe = standard("lmtool-standard-small", small)

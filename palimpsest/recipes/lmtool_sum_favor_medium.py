@@ -5,8 +5,8 @@
     palimpsest evaluate runs/lmtool-sum-favor-medium-001 --split test
 
 89,833,434 parameters; published is a perplexity of 33.8, 3.520 nats per word, on the test split (32.2 on the validation
-split). The original draws its random directions anew at every step; here they are drawn once and saved.
-Without the original's quirks:
+split). Random directions are drawn anew at every step, as in the original. Without the
+original's quirks:
 
     --feature-map Favor
     --vocabulary Words --schedule Cosine --embedding.positions Sinusoidal --evaluation SlidingWindow --context 384
@@ -16,4 +16,4 @@ from palimpsest.legacy.favor import TransposedFavor
 from palimpsest.recipes.lmtool_standard_small import medium
 from palimpsest.recipes.lmtool_sum_elu_small import summed
 
-recipe = summed("lmtool-sum-favor-medium", medium, TransposedFavor(directions=16))
+recipe = summed("lmtool-sum-favor-medium", medium, TransposedFavor(directions=16, redraw=1))

@@ -5,8 +5,8 @@
     palimpsest evaluate runs/lmtool-sum-favor-small-001 --split test
 
 44,018,394 parameters; published is a perplexity of 39.6, 3.679 nats per word, on the test split (39.0 on the validation
-split). The original draws its random directions anew at every step; here they are drawn once and saved.
-Without the original's quirks:
+split). Random directions are drawn anew at every step, as in the original. Without the
+original's quirks:
 
     --feature-map Favor
     --vocabulary Words --schedule Cosine --embedding.positions Sinusoidal --evaluation SlidingWindow
@@ -16,4 +16,4 @@ from palimpsest.legacy.favor import TransposedFavor
 from palimpsest.recipes.lmtool_standard_small import small
 from palimpsest.recipes.lmtool_sum_elu_small import summed
 
-recipe = summed("lmtool-sum-favor-small", small, TransposedFavor(directions=8))
+recipe = summed("lmtool-sum-favor-small", small, TransposedFavor(directions=8, redraw=1))

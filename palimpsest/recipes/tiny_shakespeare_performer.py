@@ -2,7 +2,11 @@
 
     palimpsest train tiny-shakespeare-performer
 
-About two minutes on two CPU cores; 2.07 nats per character on the whole validation split.
+About two minutes on two CPU cores; 2.07 nats per character on the whole validation split. Other directions every 100
+steps; features that do not vanish, however long keys grow (docs/favor.md):
+
+    --redraw 100
+    --feature-map StabilisedFavor
 """
 
 from palimpsest.memory.feature_maps import Favor

@@ -54,7 +54,9 @@ def with_attention(
     )
 
 
-def with_model(name: str, data: Data, model: LanguageModel, steps: int, warmup: int, evaluation: Protocol) -> Recipe:
+def with_model(
+    name: str, data: Data, model: LanguageModel, steps: int, warmup: int, evaluation: Protocol, carry: bool = True
+) -> Recipe:
     """The original's training, of any of its models."""
     return Recipe(
         name=name,
@@ -62,7 +64,7 @@ def with_model(name: str, data: Data, model: LanguageModel, steps: int, warmup: 
         model=model,
         optimiser=Adam(rate=2.5e-4),
         schedule=TransformerXLCosine(warmup),
-        run=Run(steps=steps, seed=1111, carry=True, clip=0.25, log_every=200, validate_every=4000, save_every=4000),
+        run=Run(steps=steps, seed=1111, carry=carry, clip=0.25, log_every=200, validate_every=4000, save_every=4000),
         evaluation=evaluation,
     )
 

@@ -39,12 +39,14 @@ def errors(actual, expected):
 @pytest.mark.parametrize("queries, keys", [(1, 40), (64, 64), (130, 200), (513, 1100)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_the_blocked_form_is_as_close_to_float64_as_the_reference_in_the_same_precision(dtype, queries, keys):
-    rounded = [x.to(dtype) for x in draw(queries, keys)[:-1]] + [torch.tensor([0.0, keys / 3, keys])]
-    on_device = [x.cuda() for x in rounded]
-    truth = outcome([x.double() for x in rounded], "blocked")  # in float64 it is the reference: the laws say so
-    allowed = [2 * error + 1e-6 for error in errors(outcome(on_device, "reference"), truth)]
-    found = errors(outcome(on_device, "blocked"), truth)
-    assert all(one <= most for one, most in zip(found, allowed, strict=True)), (found, allowed)
+    squares = {"reference": [], "blocked": []}
+    for _ in range(8):  # the gradient of the spans is three numbers, which one draw may happen to get right
+        rounded = [x.to(dtype) for x in draw(queries, keys)[:-1]] + [torch.tensor([0.0, keys / 3, keys])]
+        truth = outcome([x.double() for x in rounded], "blocked")  # in float64 it is the reference: the laws say so
+        for form, found in squares.items():
+            found.append([error**2 for error in errors(outcome([x.cuda() for x in rounded], form), truth)])
+    found, allowed = (torch.tensor(squares[form]).mean(0).sqrt() for form in ("blocked", "reference"))
+    assert (found <= 2 * allowed + 1e-6).all(), (found, allowed)
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,20 @@ def test_what_lies_ahead_or_beyond_the_reach_is_not_read(terms, reach):
             close(attend(changed, reach, terms.empty)[:, query], before[:, query])
 
 
+@pytest.mark.parametrize("backend", ATTENTION_BACKENDS)
+def test_what_is_empty_may_differ_from_query_to_query(backend):
+    """As if each query had been asked with its own keys alone."""
+    queries, keys, values = torch.randn(2, 4, 2, 3), torch.randn(2, 6, 2, 3), torch.randn(2, 6, 2, 5)
+    empty = torch.tensor([[0, 3, 3, 5], [2, 2, 4, 4]])
+    reads = relative_attention(queries, keys, values, empty=empty, backend=backend)
+    for row, query in product(range(2), range(4)):
+        one, seen = slice(row, row + 1), slice(int(empty[row, query]), 3 + query)
+        alone = relative_attention(
+            queries[one, query : query + 1], keys[one, seen], values[one, seen], backend="reference"
+        )
+        close(reads[one, query : query + 1], alone)
+
+
 def test_an_empty_slot_is_not_read():
     given = inputs(Terms(True, True, True, True), 2, 6, None)
     changed = {**given, "keys": given["keys"].clone(), "values": given["values"].clone()}

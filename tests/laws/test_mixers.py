@@ -1,8 +1,9 @@
 """The laws of mixers: held by every sentence that can be said, and by every mixer that will be added."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -17,15 +18,15 @@ from palimpsest.kernels import BACKENDS, memory_scan
 from palimpsest.legacy.from_lmtool_memory import BareQueryMemory
 from palimpsest.legacy.transformer_xl import AbsoluteAttention
 from palimpsest.memory.convolutions import Convolution, ShortConvolution
-from palimpsest.memory.feature_maps import DPFP, FeatureMap
-from palimpsest.memory.key_scales import KeyScale, UnitNorm
+from palimpsest.memory.feature_maps import DPFP, FeatureMap, StabilisedFavor
+from palimpsest.memory.key_scales import KeyScale, UnitNorm, Unscaled
 from palimpsest.memory.read_outs import Normalised, Plain, ReadOut
 from palimpsest.memory.update_rules import Delta, NormalisedDelta, UpdateRule
 from palimpsest.mixers.fast_weight import FastWeight
 from palimpsest.mixers.mixer import Mixer, MixerModule
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
 from palimpsest.spec import Spec
-from palimpsest.state import State, leaves, rows_of
+from palimpsest.state import State, detach, leaves, rows_of
 
 WIDTH, HEADS, LENGTH, CHUNK = 8, 2, 6, 4
 
@@ -48,6 +49,11 @@ MEMORIES = every(FeatureMap, KeyScale, UpdateRule, ReadOut)
 SAID = fewest_with_every_pair(parts for parts in MEMORIES if may_be_said(*parts))
 FAST_WEIGHTS = [FastWeight(*parts, heads=HEADS) for parts in SAID]
 FAST_WEIGHTS.append(FastWeight(DPFP(nu=3), heads=HEADS))
+FAST_WEIGHTS += [  # whose pages are in units of the highest key so far
+    FastWeight(StabilisedFavor(directions=3), Unscaled(), rule(), Normalised(), heads=HEADS, key_heads=1)
+    for rule in UpdateRule.variants()
+    if not rule.erases
+]
 CONVOLUTIONS = [*(variant() for variant in Convolution.variants()), ShortConvolution(1), ShortConvolution(9)]
 FAST_WEIGHTS += [
     FastWeight(update_rule=rule, read_out=read_out, heads=HEADS, convolution=convolution)
@@ -144,6 +150,45 @@ def test_rows_do_not_mix(spec):
         alone, alone_state = mixer(x[row], rows_of(state, row))
         close(alone, together[row])
         states_close(alone_state, rows_of(together_state, row))
+
+
+# where documents begin in each of three rows: nowhere, at the first token and later ones, two in a row at the end
+BEGINNINGS = ([], [0, 3], [2, 4, 5])
+PACKING = [spec for spec in (*FAST_WEIGHTS, *ATTENTIONS, *OTHERS) if spec.packs]
+
+
+@pytest.mark.parametrize("spec", PACKING, ids=sentence)
+def test_packing_changes_nothing(spec):
+    """Each document is read as if it were alone, goes on as if it had been, and teaches as much."""
+    mixer, x, later = built(spec), torch.randn(3, LENGTH, WIDTH), torch.randn(3, LENGTH, WIDTH)
+    before = detach(mixer(torch.randn(3, 2, WIDTH))[1])
+    starts = torch.tensor([[place in row for place in range(LENGTH)] for row in BEGINNINGS])
+
+    def packed(x: Tensor) -> Tensor:
+        reads, state = mixer.packed(x, starts, before)
+        return torch.cat([reads, mixer(later, state)[0]], dim=1)
+
+    def one_by_one(x: Tensor) -> Tensor:
+        return torch.cat([documents(x[i : i + 1], i) for i in range(3)])
+
+    def documents(x: Tensor, i: int) -> Tensor:
+        reads, state = [], rows_of(before, slice(i, i + 1))
+        for first, last in pairwise(sorted({0, *BEGINNINGS[i], LENGTH})):
+            read, state = mixer(x[:, first:last], None if first in BEGINNINGS[i] else state)
+            reads.append(read)
+        return torch.cat([*reads, mixer(later[i : i + 1], state)[0]], dim=1)
+
+    all_close(taught(mixer, packed, x), taught(mixer, one_by_one, x))
+
+
+def taught(mixer: MixerModule, read: Callable[[Tensor], Tensor], x: Tensor) -> dict[str, Tensor]:
+    """What is read, and the gradients of everything it is made of."""
+    x = x.clone().requires_grad_()
+    mixer.zero_grad()
+    reads = read(x)
+    (reads * torch.randn(reads.shape, generator=torch.Generator().manual_seed(1))).sum().backward()
+    gradients = {name: learned.grad for name, learned in mixer.named_parameters()}
+    return {"reads": reads.detach(), "input": x.grad, **gradients}
 
 
 @every_mixer

@@ -114,7 +114,7 @@ def test_every_pair_is_recalled_once_and_nothing_else_is_asked(task):
     batch = task.draw(6, chance())
     assert batch.inputs.shape == (6, task.length)
     assert batch.mask.sum(1).tolist() == [task.pairs] * 6
-    for inputs, targets, mask in zip(*batch, strict=True):
+    for inputs, targets, mask in zip(batch.inputs, batch.targets, batch.mask, strict=True):
         shown = inputs[: 2 * task.pairs].view(-1, 2).tolist()
         assert not mask[: 2 * task.pairs].any()
         assert sorted(map(list, zip(inputs[mask].tolist(), targets[mask].tolist(), strict=True))) == sorted(shown)

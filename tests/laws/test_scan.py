@@ -82,6 +82,25 @@ class Scan:
 
 
 @every_gate
+def test_a_wiped_page_is_a_fresh_one_in_every_form(present):
+    scan, at = Scan.drawn(present, length=2 * CHUNK + 3), torch.tensor([[CHUNK], [CHUNK + 2]])
+    starts = torch.arange(2 * CHUNK + 3) == at
+    gates = Gates(scan.log_keep, scan.erase, scan.write).wiping(starts, scan.keys)
+    wiped = replace(scan, log_keep=gates.log_keep)
+    reads, _ = scan.run("reference")
+    for row, first in enumerate(at.flatten().tolist()):
+        alone = scan.map(lambda x, row=row: x[row : row + 1]).tokens(slice(first, None), None).run("reference")
+        for backend in BACKENDS:
+            found, after = wiped.run(backend)
+            close(found[row, :first], reads[row, :first])
+            close(found[row, first:], alone[0][0])
+            close(after[row], alone[1][0])
+    truth = wiped.outcome("reference")
+    for backend in BACKENDS:
+        all_close(wiped.outcome(backend), truth)
+
+
+@every_gate
 @every_length
 def test_every_form_is_the_definition(present, length):
     scan = Scan.drawn(present, length=length)

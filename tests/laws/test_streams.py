@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palimpsest.data.streams import Contiguous, Order, RandomLengths, Shuffled
+from palimpsest.data.streams import Contiguous, Order, RandomLengths, Shuffled, ShuffledDocuments
 from palimpsest.errors import UserError
 from palimpsest.legacy.streams import (
     AdaptiveSpanBlocks,
@@ -64,7 +64,7 @@ def counted(batch):
 @relaxed
 @given(tokens=st.integers(2, 300), batch=sizes, segment=sizes)
 def test_targets_are_the_tokens_that_follow(order, tokens, batch, segment):
-    for (inputs, targets, mask), _ in epoch_of(stream_of(order, tokens, batch, segment)):
+    for (inputs, targets, mask, _), _ in epoch_of(stream_of(order, tokens, batch, segment)):
         assert inputs.shape == targets.shape == (batch, inputs.shape[1])
         assert inputs.dtype == targets.dtype == torch.int64
         counted = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
@@ -275,3 +275,51 @@ def test_a_text_that_is_not_made_of_sentences_or_of_that_many_is_refused():
         TransformerXLSentences(files=(7, 5)).build(sentences(10), 2, 4, 0)
     with pytest.raises(UserError, match="Lower --batch"):
         TransformerXLSentences().build(sentences(3), 5, 40, 0)
+
+
+# ------------------------------------------------------------------------------------------------- documents
+
+ordinary_order = pytest.mark.parametrize("order", OURS, ids=repr)
+borders_of = st.lists(st.integers(1, 9), min_size=1, max_size=40).map(lambda lengths: np.cumsum([0, *lengths]))
+
+
+def packed(order, borders, batch, segment, seed=0):
+    """Tokens are numbers, as above; None where the text is too short for one batch."""
+    if borders[-1] < order.fewest(batch, segment):
+        return None
+    return order.build(np.arange(borders[-1]), batch, segment, seed, borders)
+
+
+@ordinary_order
+@relaxed
+@given(borders=borders_of, batch=sizes, segment=sizes)
+def test_a_document_begins_where_it_says_and_no_target_belongs_to_another(order, borders, batch, segment):
+    stream = packed(order, borders, batch, segment)
+    for (inputs, targets, mask, starts), _ in epoch_of(stream) if stream else []:
+        assert torch.equal(starts, torch.isin(inputs, torch.from_numpy(borders[:-1])))
+        ended = torch.isin(inputs + 1, torch.from_numpy(borders))
+        counted = mask if getattr(order, "extra", 0) else ~ended
+        assert torch.equal(mask, counted & ~ended)
+        assert torch.equal(targets, torch.where(mask, inputs + 1, 0))
+
+
+@relaxed
+@given(borders=borders_of, batch=sizes, segment=sizes, epoch=st.integers(0, 2))
+def test_shuffled_documents_are_whole_and_read_once(borders, batch, segment, epoch):
+    stream = packed(ShuffledDocuments(), borders, batch, segment)
+    if stream is None:
+        return
+    stream.seek({"epoch": epoch, "step": 0})
+    rows = torch.cat([batch.inputs for batch, _ in epoch_of(stream)], dim=1)
+    assert len({*rows.flatten().tolist()}) == rows.numel()
+    for row in rows.tolist():
+        jumps = [(before, after) for before, after in pairwise(row) if after != before + 1]
+        assert all(before + 1 in borders and after in borders for before, after in jumps)
+
+
+def test_documents_stand_in_another_order_in_every_epoch():
+    stream = packed(ShuffledDocuments(), np.arange(0, 400, 4), 2, 8)
+    epochs = []
+    for _ in range(3):
+        epochs.append(torch.cat([batch.inputs for batch, _ in epoch_of(stream)], dim=1).tolist())
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
