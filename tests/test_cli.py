@@ -1,18 +1,26 @@
 """The command line, as a person meets it."""
 
 import json
+import math
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import import_module
 
 import pytest
+import torch
+from test_import import WORDS, transformer_xl
 from toys import TEXT, palimpsest
 
+from palimpsest import cli
 from palimpsest.cli import VERBS, main
+from palimpsest.cli.answers import print_json
 from palimpsest.cli.overrides import override
+from palimpsest.data.standard import Text8
 from palimpsest.experiment import Recipe
+from palimpsest.legacy.corpora import vocabulary_from
 from palimpsest.memory.feature_maps import DPFP
 from palimpsest.memory.update_rules import Sum
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
@@ -358,3 +366,139 @@ def test_a_recipe_in_a_users_own_file_with_a_part_of_its_own_is_trained_and_foun
     command = [sys.executable, "-P", "-m", "palimpsest", "evaluate", "runs/mine-001"]
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "nats per token" in again.stdout, again.stderr
+
+
+# ------------------------------------------------------------------------------------------------------ for programs
+
+FEW = "--every 5 --steps 10 --sequences 2 --batch 4 --processes 1 --device cpu --keys 3 --seed 1"
+TINY = "--width 8 --heads 2 --layers 1 --tokens 12 --length 16 --pairs 2 --batch 2 --sequences 4 --steps 2 --device cpu"
+SILENT = {"completion"}  # has nothing to report
+IN_JSON = {  # what is asked, and what must be among the answer
+    f"train novel.txt --folder new {SMALL}": {"run", "finished", "evaluation"},
+    "train novel.txt --dry-run": {"recipe", "estimate"},
+    "resume run": {"run", "finished", "evaluation"},
+    "evaluate run": {"split", "protocol", "nats_per_token"},
+    "evaluate run --split all": [0, 1],
+    "generate run --length 5": {"prompt", "text", "checkpoint"},
+    "inspect run --length 8": {"tokens", "layers"},
+    "compare run other": {"page"},
+    "retrieve run --legacy --processes 1 --device cpu --folder lines --minutes 0": {"results", "left", "files"},
+    "retrieve sweep --settings 2 --rules fwm --end 20 --processes 1 --device cpu --folder lines --minutes 0": {
+        "results",
+        "left",
+        "files",
+    },
+    f"retrieve test --folder memories {FEW}": {"folder", "results", "left", "files"},
+    f"retrieve recall --folder memories {TINY}": {"folder", "results", "files"},
+    "retrieve draw memories": {"folder", "files", "agreement"},
+    "data ls": {"text8", "enwik8"},
+    "data prepare text8": {"text8"},
+    "import model.pt --from transformer-xl --data words --dataset wt103 --set mem_len=6 --folder imported": {"run"},
+    "ls": {"recipes", "corpora", "update rule"},
+    "doctor": {"works", "problems", "self_test"},
+}
+
+
+@pytest.fixture(scope="module")
+def desk(run, tmp_path_factory):
+    """A folder with everything that those lines speak of; what one line makes, a later one may need."""
+    folder = tmp_path_factory.mktemp("desk")
+    shutil.copytree(run, folder / "run")
+    shutil.copytree(run, folder / "other")
+    shutil.copytree(WORDS, folder / "words")
+    (folder / "novel.txt").write_text(TEXT)
+    torch.save(transformer_xl(vocabulary_from(WORDS, "wt103").size), folder / "model.pt")
+    return folder
+
+
+@pytest.fixture
+def text8_is_prepared():
+    made = not Text8.prepared().exists()
+    Text8.prepared().mkdir(parents=True, exist_ok=True)
+    yield
+    if made:
+        Text8.prepared().rmdir()
+
+
+@pytest.mark.usefixtures("text8_is_prepared")
+def test_with_json_standard_output_is_one_json_value(desk, capsys, monkeypatch):
+    monkeypatch.chdir(desk)
+    monkeypatch.setattr("palimpsest.cli.examination.OPTIONAL", {})
+    monkeypatch.setattr("palimpsest.kernels.self_test.LENGTH", 20)
+    assert {line.split()[0] for line in IN_JSON} == {*VERBS} - SILENT
+    for line, expected in IN_JSON.items():
+        say(*line.split(), "--json")
+        answer = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+        found = {*answer} if isinstance(answer, dict) else {*range(len(answer))}
+        assert found >= {*expected}, line
+
+
+def test_what_is_trained_ends_with_its_evaluation(desk, capsys):
+    say("resume", desk / "run", "--json")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["finished"]
+    assert answer["evaluation"] == json.loads((desk / "run" / "evaluation.json").read_text())
+    assert answer["run"] == str(desk / "run")
+
+
+def test_what_retrieve_measured_is_told(tmp_path, capsys):
+    for _ in range(2):  # what is known is told as well as what is found
+        say("retrieve", "test", "--folder", tmp_path, *FEW.split(), "--json")
+        answer = json.loads(capsys.readouterr().out)
+        assert [(one["keys"], one["seed"]) for one in answer["results"]] == [(3, 1)]
+        assert answer["left"] == 0
+        assert str(tmp_path / "report.html") in answer["files"]
+
+
+def test_a_number_that_is_none_is_null(capsys):
+    print_json({"losses": [1.5, math.nan, (math.inf, -math.inf)]})
+    assert json.loads(capsys.readouterr().out) == {"losses": [1.5, None, [None, None]]}
+
+
+# -------------------------------------------------------------------------------------------------------- exit codes
+
+
+def test_the_help_tells_every_exit_code():
+    told = re.findall(r"^  (\d+) ", cli.HELP.partition("exit codes:")[2], re.MULTILINE)
+    assert told == ["0", "1", "2", "130"]
+    for code in told:
+        assert re.search(rf"\b{code}\b", cli.__doc__ or "")
+
+
+WILD = "--optimiser AdamW --rate 1e38"
+
+
+def test_a_run_that_diverges_leaves_with_1(tmp_path, capsys):
+    (tmp_path / "novel.txt").write_text(TEXT)
+    with pytest.raises(SystemExit) as left:
+        say("train", tmp_path / "novel.txt", "--folder", tmp_path / "run", *SMALL.split(), *WILD.split(), "--json")
+    assert left.value.code == 1
+    shown = capsys.readouterr()
+    assert "palimpsest: " in shown.err
+    assert not shown.out
+
+
+def test_an_interrupt_with_nothing_to_save_leaves_with_130(monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("palimpsest.cli.ls.main", interrupted)
+    with pytest.raises(SystemExit) as left:
+        say("ls")
+    assert left.value.code == 130
+
+
+def test_a_run_that_is_stopped_and_saved_leaves_with_0_and_says_that_it_is_not_finished(tmp_path, monkeypatch, capsys):
+    from palimpsest.training.log import Log
+
+    tick = Log.tick
+    monkeypatch.setattr(
+        Log, "tick", lambda log, step: (tick(log, step), step == 2 and signal.raise_signal(signal.SIGINT))
+    )
+    (tmp_path / "novel.txt").write_text(TEXT)
+    say("train", tmp_path / "novel.txt", "--folder", tmp_path / "run", *SMALL.split(), "--json")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == {"run": str(tmp_path / "run"), "finished": False, "evaluation": None}
+    monkeypatch.undo()
+    say("resume", tmp_path / "run", "--json")
+    assert json.loads(capsys.readouterr().out)["finished"]

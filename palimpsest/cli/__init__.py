@@ -1,7 +1,7 @@
 """The command line. The only reader of argv; torch is imported by the verb that needs it, not before.
 
-Exit codes: 0 done, or stopped by a signal and saved · 1 the run diverged · 2 what was asked for cannot be had ·
-130 interrupted where there was nothing to save.
+Exit codes: 0 done, or stopped by a signal and saved · 1 the run diverged, or the doctor found that training will not
+work · 2 what was asked for cannot be had · 130 interrupted where there was nothing to save.
 """
 
 import os
@@ -17,19 +17,29 @@ VERBS = {
     "evaluate": "score a run exactly",
     "generate": "let a run write",
     "inspect": "look at what a run's memories do with a text",
+    "compare": "compare runs: curves, scores, and in what their recipes differ",
     "retrieve": "ask how much a memory holds, and whether it can overwrite",
     "data": "prepare the standard corpora",
     "import": "make a run of a checkpoint of one of the original toolkits",
     "ls": "list recipes, parts and corpora",
+    "doctor": "say whether training will work on this machine, and what to do if not",
+    "completion": "let your shell complete verbs, recipes, runs, flags and parts",
 }
 
 HELP = f"""palimpsest {__version__}: language models with fast weight memory
 
 usage: palimpsest VERB …
 
-{chr(10).join(f"  {verb:<10}{line}" for verb, line in VERBS.items())}
+{chr(10).join(f"  {verb:<12}{line}" for verb, line in VERBS.items())}
 
 `palimpsest VERB --help` tells more. A first try: palimpsest train
+Verbs that report take --json: then standard output is one JSON value, and all else goes to standard error.
+
+exit codes:
+  0           done, or stopped by a signal and saved
+  1           the run diverged; of doctor: training will not work here
+  2           what was asked for cannot be had, and the message says why
+  130         interrupted where there was nothing to save
 """
 
 

@@ -1,6 +1,5 @@
 """palimpsest data [ls | prepare NAME]"""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from ..data import standard
+from .answers import print_json
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Prepare:
     """A file, an archive or a folder that has it, instead of a download."""
     force: bool = False
     """Prepare it again where it already is."""
+    json: bool = False
+    """Print JSON."""
 
 
 ACTIONS = Annotated[List, tyro.conf.subcommand("ls")] | Annotated[Prepare, tyro.conf.subcommand("prepare")]
@@ -49,7 +51,7 @@ def main(arguments: list[str]) -> None:
 def ls(options: List) -> None:
     shelves = {name: describe(kind) for name, kind in standard.catalogue().items()}
     if options.json:
-        print(json.dumps(shelves, indent=2))
+        print_json(shelves)
         return
     for name, shelf in shelves.items():
         where = f"prepared in {shelf['folder']}" if shelf["prepared"] else f"palimpsest data prepare {name}"
@@ -65,12 +67,16 @@ def describe(kind: type[standard.Standard]) -> dict[str, str | bool]:
 def prepare(options: Prepare) -> None:
     kind, console = standard.named(options.name), Console(stderr=True)
     folder = kind.prepared()
-    if folder.is_dir() and not options.force:
+    already = folder.is_dir() and not options.force
+    if not already:
+        with bar(kind.shelf, console) as progress:
+            standard.prepare(kind, options.source, lambda line: console.print(line, soft_wrap=True), progress)
+    if options.json:
+        print_json({kind.shelf: describe(kind)})
+    elif already:
         print(f"{kind.shelf} is already prepared in {folder}; --force prepares it again")
-        return
-    with bar(kind.shelf, console) as progress:
-        standard.prepare(kind, options.source, lambda line: console.print(line, soft_wrap=True), progress)
-    print(f"{kind.shelf} is prepared in {folder}")
+    else:
+        print(f"{kind.shelf} is prepared in {folder}")
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """palimpsest generate RUN"""
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import tyro
 from ..errors import UserError
 from ..evaluation.generation import Sampling
 from ..experiment import load
+from .answers import print_json
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     trained = load(options.run, options.checkpoint, options.device)
     pieces = trained.stream(prompt, options.length, sampling, options.seed)
     if options.json:
-        print(json.dumps({"prompt": prompt, "text": "".join(pieces), "checkpoint": trained.checkpoint}))
+        print_json({"prompt": prompt, "text": "".join(pieces), "checkpoint": trained.checkpoint})
         return
     print(prompt, end="", flush=True)
     for piece in pieces:

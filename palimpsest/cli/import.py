@@ -1,4 +1,4 @@
-"""palimpsest import CHECKPOINT --from ORIGINAL"""
+"""palimpsest import CHECKPOINT --from ORIGINAL [--json]"""
 
 import ast
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ..errors import UserError
 from ..legacy.checkpoints import import_checkpoint, published
+from .answers import print_json
 from .data import bar
 
 
@@ -33,6 +34,8 @@ class Import:
     """Settings that the checkpoint does not tell, by the original's names: n_head=8 mem_len=512."""
     folder: Path | None = None
     """Where to write (default: runs/NAME-001, -002, …)."""
+    json: bool = False
+    """Print JSON."""
 
 
 def main(arguments: list[str]) -> None:
@@ -42,7 +45,11 @@ def main(arguments: list[str]) -> None:
         with bar(options.checkpoint, Console(stderr=True)) as progress:
             path = published(options.checkpoint, progress)
     settings = dict(map(read_setting, options.set))
-    print(import_checkpoint(path, options.original, options.data, options.dataset, settings, options.folder))
+    run = import_checkpoint(path, options.original, options.data, options.dataset, settings, options.folder)
+    if options.json:
+        print_json({"run": run})
+    else:
+        print(run)
 
 
 def read_setting(text: str) -> tuple[str, Any]:

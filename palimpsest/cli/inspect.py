@@ -1,6 +1,5 @@
 """palimpsest inspect RUN [--text FILE]"""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import tyro
 from ..errors import UserError
 from ..evaluation.instruments import HeadReadings, Inspection, Spread
 from ..experiment import inspect, report_instruments
+from .answers import print_json
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"a length is at least 1; found {options.length}")
     inspection = inspect(options.run, read_text(options.text), options.length, options.checkpoint, options.device)
     if options.json:
-        print(json.dumps(inspection.to_json(), indent=2))
+        print_json(inspection.to_json())
         return
     print(table(inspection))
     print(f"\n{len(inspection.tokens)} tokens; pictures: {report_instruments(options.run, inspection)}")

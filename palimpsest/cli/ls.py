@@ -1,6 +1,5 @@
 """palimpsest ls [recipes | parts | corpora]"""
 
-import json
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,6 +9,7 @@ import tyro
 from ..data.corpora import Corpus
 from ..spec import Spec, kind_name
 from . import recipes
+from .answers import print_json
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
     }[options.what]
     shelves = {name: shelves[name] for name in wanted}
     if options.json:
-        print(json.dumps(shelves, indent=2))
+        print_json(shelves)
         return
     for title, entries in shelves.items():
         print(title)

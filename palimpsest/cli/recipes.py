@@ -5,19 +5,15 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 
 from .. import recipes
-from ..data.corpora import Text
+from ..data.corpora import JsonLines, Text
 from ..errors import UserError, unknown
 from ..experiment import Recipe
 from ..serialise import to_json
+from .sources import recipe_names as names
 
 DEFAULT = "tiny-shakespeare"
-
-
-def names() -> list[str]:
-    return [module.name.replace("_", "-") for module in iter_modules(recipes.__path__)]
 
 
 def summary(name: str) -> str:
@@ -52,7 +48,7 @@ def from_python(path: Path) -> Recipe:
 
 def on_text(recipe: Recipe, path: Path) -> Recipe:
     """The recipe with another text to learn from."""
-    corpus = Text(path.resolve())
+    corpus = (JsonLines if path.suffix.lower() in JsonLines.suffixes else Text)(path.resolve())
     return replace(recipe, name=corpus.name, data=replace(recipe.data, corpus=corpus))
 
 

@@ -1,4 +1,4 @@
-"""palimpsest resume RUN"""
+"""palimpsest resume RUN [--json]"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from ..experiment import resume
+from .train import tell
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,10 @@ class Resume:
 
     run: tyro.conf.Positional[Path]
     """The run's folder."""
+    json: bool = False
+    """Print the run's folder and its final evaluation as JSON."""
 
 
 def main(arguments: list[str]) -> None:
     options = tyro.cli(Resume, args=arguments, prog="palimpsest resume")
-    print(resume(options.run))
+    tell(resume(options.run), options.json)

@@ -2,8 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -20,6 +22,7 @@ from ..report.retrieval import RECALL, agreement, compare, read_results, write_l
 from ..serialise import to_json
 from ..spec import Spec
 from ..world import World
+from .answers import print_json
 from .overrides import choices, override
 
 HELP = """usage: palimpsest retrieve ACTION …
@@ -48,6 +51,8 @@ class Where:
     """Stop after so long; the same command goes on."""
     csv: bool = False
     """Write logs in the original's format too, for its notebooks."""
+    json: bool = False
+    """Print what was measured as JSON; progress goes to standard error."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ class Draw:
     folder: tyro.conf.Positional[Path] = Path("retrieval")
     csv: bool = False
     """Write logs in the original's format too, for its notebooks."""
+    json: bool = False
+    """Print JSON."""
 
 
 @dataclass(frozen=True)
@@ -142,17 +149,32 @@ def outcomes(lines: Iterable[CommandLine], legacy: bool, seeds: tuple[int, ...])
 
 def carry_out(asked: list[Outcome], where: Where) -> None:
     device = World.enter(where.device, threads=1).device
-    sweep(asked, where.folder, device, where.processes or cores(), where.minutes, lambda line: print(line, flush=True))
-    show(where.folder, where.csv)
+    left = sweep(asked, where.folder, device, where.processes or cores(), where.minutes, teller(where))
+    files = show(where)
+    if where.json:
+        names = {outcome.name for outcome in asked}
+        found = [result for result in read_results(where.folder) if result["name"] in names]
+        print_json({"folder": where.folder, "results": found, "left": left, "files": files})
 
 
-def show(folder: Path, csv: bool) -> None:
-    if csv:
-        print(f"{len(write_logs(folder))} logs are in {folder / 'logs'}")
+def teller(where: Where) -> Callable[[object], None]:
+    """Where JSON is asked for, it alone is standard output."""
+    return partial(print, flush=True, file=sys.stderr if where.json else sys.stdout)
+
+
+def show(where: Where) -> list[Path]:
+    """Draw what the folder holds; returns the files."""
+    say = teller(where)
+    if where.csv:
+        say(f"{len(write_logs(where.folder))} logs are in {where.folder / 'logs'}")
     try:
-        print(*write_retrieval(folder), sep="\n")
+        files = write_retrieval(where.folder)
     except UserError as error:  # the numbers are there: they can be drawn elsewhere
-        print(f"no figures: {error}")
+        say(f"no figures: {error}")
+        return []
+    for file in files:
+        say(file)
+    return files
 
 
 def test(arguments: list[str]) -> None:
@@ -161,7 +183,7 @@ def test(arguments: list[str]) -> None:
     several, rest = take_numbers(rest, ("--keys", "--seed"))
     if {"-h", "--help"} & {*rest}:
         print("Any field of the run can be changed, any part exchanged; --keys and --seed take several numbers.")
-        print("The action's own: --label NAME, --parts MODULE, --folder, --device, --processes, --minutes, --csv.\n")
+        print("The action's own: --label, --parts MODULE, --folder, --device, --processes, --minutes, --csv, --json.\n")
         print(choices(Retrieval()), "", sep="\n")
     retrieval = override(Retrieval(), rest, "palimpsest retrieve test")
     keys, seeds = several.get("--keys", [retrieval.task.keys]), several.get("--seed", [1, 2, 3])
@@ -185,22 +207,32 @@ def recall(arguments: list[str]) -> None:
     device = World.enter(own.where.device, threads=own.where.processes or None).device
     own.where.folder.mkdir(parents=True, exist_ok=True)
     known = [one["asked"] for one in read_results(own.where.folder, RECALL)]
+    say, wanted = teller(own.where), []
     for width in several.get("--width", [recollection.model.width]):
         asked = replace(recollection, model=replace(recollection.model, width=width))
-        found = {"label": label, **asked.measure(device)} if json_of(asked) not in known else None
-        if found is not None:
-            with (own.where.folder / RECALL).open("a") as file:
-                file.write(json.dumps(found) + "\n")
-            print(f"{label}, width {width}: {found['bytes']:,} bytes, accuracy {found['accuracy']:.3f}", flush=True)
-    show(own.where.folder, csv=False)
+        wanted.append(json_of(asked))
+        if wanted[-1] in known:
+            continue
+        found = {"label": label, **asked.measure(device)}
+        with (own.where.folder / RECALL).open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        say(f"{label}, width {width}: {found['bytes']:,} bytes, accuracy {found['accuracy']:.3f}")
+    files = show(replace(own.where, csv=False))
+    if own.where.json:
+        found = [result for result in read_results(own.where.folder, RECALL) if result["asked"] in wanted]
+        print_json({"folder": own.where.folder, "results": found, "left": 0, "files": files})
 
 
 def draw(arguments: list[str]) -> None:
     options = tyro.cli(Draw, args=arguments, prog="palimpsest retrieve draw")
     if options.csv:
         write_logs(options.folder)
-    print(*write_retrieval(options.folder), sep="\n")
-    print(agreement(compare(read_results(options.folder))))
+    files, results = write_retrieval(options.folder), read_results(options.folder)
+    if options.json:
+        print_json({"folder": options.folder, "files": files, "agreement": agreement(compare(results))})
+        return
+    print(*files, sep="\n")
+    print(agreement(compare(results)))
 
 
 def json_of(spec: Spec) -> Any:
@@ -215,7 +247,7 @@ def divide(arguments: list[str]) -> tuple[Own, list[str]]:
         piece = queue.pop(0)
         if piece.split("=")[0] not in flags:
             rest.append(piece)
-        elif piece == "--csv" or "=" in piece or not queue:
+        elif piece in ("--csv", "--json") or "=" in piece or not queue:
             own.append(piece)
         else:
             own += [piece, queue.pop(0)]

@@ -1,14 +1,17 @@
-"""palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--FIELD VALUE …]"""
+"""palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--json] [--FIELD VALUE …]"""
 
-import sys
+import json
 from pathlib import Path
 
 from ..experiment import train
 from ..experiment.estimate import estimate
+from ..serialise import to_json
+from .answers import print_json
 from .overrides import choices, is_flag, override
 from .recipes import DEFAULT, find_recipe, from_run, pretty
 
-HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--FIELD VALUE …]
+HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--json]
+                        [--FIELD VALUE …]
 
   RECIPE        one of those that `palimpsest ls recipes` lists (default: {DEFAULT}),
                 a recipe.json, or a Python file with a `recipe`
@@ -17,6 +20,7 @@ HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER
                 (--keep-optimiser starts from its optimiser too)
   --folder      where to write (default: runs/NAME-001, -002, …)
   --dry-run     only print the recipe and what it would take
+  --json        print the run's folder and its final evaluation as JSON (progress goes to standard error)
 
 Any field of the recipe can be changed by name, and any part exchanged. As much of the end of a name as is unambiguous
 will do: --steps 200 --rate 0.01 --update-rule Sum --feature-map DPFP --nu 2
@@ -27,18 +31,32 @@ Parts, and what each can be exchanged for:"""
 def main(arguments: list[str]) -> None:
     chosen, rest = take_name(arguments)
     options, rest = take_options(rest, ("--from", "--folder"))
-    dry_run = "--dry-run" in rest
-    rest = [argument for argument in rest if argument != "--dry-run"]
+    dry_run, as_json = "--dry-run" in rest, "--json" in rest
+    rest = [argument for argument in rest if argument not in ("--dry-run", "--json")]
     source = options.get("--from")
     recipe = from_run(Path(source), chosen) if source else find_recipe(chosen or DEFAULT)
     if {"-h", "--help"} & {*rest}:
         print(HELP, choices(recipe), "", sep="\n")
     recipe = override(recipe, rest, f"palimpsest train {chosen or DEFAULT}")
+    if dry_run and as_json:
+        print_json({"recipe": to_json(recipe), "estimate": estimate(recipe).splitlines()})
+        return
     if dry_run:
         print(pretty(recipe), estimate(recipe), sep="\n\n")
         return
     folder = options.get("--folder")
-    print(train(recipe, None if folder is None else Path(folder)), file=sys.stdout)
+    folder = train(recipe, None if folder is None else Path(folder))
+    tell(folder, as_json)
+
+
+def tell(folder: Path, as_json: bool) -> None:
+    """Where the run is, and for programs also how it ended."""
+    if not as_json:
+        print(folder)
+        return
+    path = folder / "evaluation.json"
+    evaluation = json.loads(path.read_text("utf-8")) if path.exists() else None
+    print_json({"run": folder, "finished": evaluation is not None, "evaluation": evaluation})
 
 
 def take_name(arguments: list[str]) -> tuple[str | None, list[str]]:

@@ -2,7 +2,9 @@
 
 import json
 import math
+import time
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from .trackers import Tracker
 
 
 class Log:
-    """Train, valid and gauges records. On a terminal a bar moves; elsewhere each record is a plain line."""
+    """Train, valid and gauges records. On a terminal or in a notebook a bar moves; elsewhere a record is a line."""
 
     def __init__(self, path: Path, steps: int, console: Console, tracker: Tracker | None = None, unit: str = "token"):
         self.path, self.steps, self.console, self.tracker, self.unit = path, steps, console, tracker, unit
@@ -28,6 +30,7 @@ class Log:
             disable=not console.is_terminal,
         )
         self.task = self.progress.add_task("training", total=steps, numbers="")
+        self.cell = NotebookCell() if console.is_jupyter else None
 
     def __enter__(self) -> "Log":
         self.progress.start()
@@ -35,6 +38,8 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
+        if self.cell is not None:
+            self.cell.show(self.progress)
         if self.tracker is not None:
             self.tracker.close()
 
@@ -47,6 +52,8 @@ class Log:
 
     def tick(self, step: int) -> None:
         self.progress.update(self.task, completed=step)
+        if self.cell is not None and self.cell.is_due():
+            self.cell.show(self.progress)
 
     def write(self, event: str, step: int, **numbers: float | list[list[float]]) -> None:
         record: dict[str, Any] = {"event": event, "step": step, **numbers}
@@ -56,10 +63,36 @@ class Log:
         line = describe(plain, self.unit)
         if event == "train":
             self.progress.update(self.task, completed=step, numbers=line)
-        if event == "valid" or not self.console.is_terminal:
+        if event == "valid" or not (self.console.is_terminal or self.console.is_jupyter):
             self.console.print(f"{event:>6}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}", highlight=False)
         if self.tracker is not None:
             self.tracker.log(step, {f"{event}/{name}": number for name, number in plain.items()})
+
+
+class NotebookCell:
+    """A bar in the output of a notebook's cell: one line that is written again, and kept with the notebook."""
+
+    PAUSE = 0.5  # seconds; every message is sent to the browser
+
+    def __init__(self):
+        self.handle: Any = None
+        self.shown = -math.inf
+
+    def is_due(self) -> bool:
+        return time.monotonic() - self.shown >= self.PAUSE
+
+    def show(self, progress: Progress) -> None:
+        from IPython.display import display
+
+        # rich's own bar for notebooks needs widgets, and is gone when the notebook is opened again
+        page = Console(file=StringIO(), width=120, color_system=None, force_terminal=False, force_jupyter=False)
+        page.print(progress.get_renderable())
+        line = {"text/plain": page.file.getvalue().strip()}  # pyright: ignore[reportAttributeAccessIssue]
+        if self.handle is None:
+            self.handle = display(line, raw=True, display_id=True)
+        else:
+            self.handle.update(line, raw=True)
+        self.shown = time.monotonic()
 
 
 def is_before(line: str, step: int) -> bool:
