@@ -3,70 +3,34 @@ import json
 import math
 import re
 import sys
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 
 import pytest
+from written_runs import MIXER, RECIPE, SAMPLE, TRAIN, VALID, append, train_line, write_json, write_lines, write_run
 
 from palimpsest.errors import UserError
 from palimpsest.report import Reading, RunRecord, draw_curves, read_run, write_report
-from palimpsest.report.curves import LogScale, Scale, fitting_scale, head_courses, head_points, smooth, thin
-from palimpsest.report.sentences import duration, reading, sentence, short
+from palimpsest.report.chart import LETTER, apart
+from palimpsest.report.curves import SECONDS, LogScale, Scale, fitting_scale, head_courses, head_points, smooth, thin
+from palimpsest.report.page import page
+from palimpsest.report.sentences import clock, duration, moment, reading, sentence, short
 
+UNITS = (1, 60, 3600, 86400)  # in seconds
 PNG = b"\x89PNG\r\n\x1a\n"
-MIXER = {"part": "FastWeight", "feature_map": {"part": "DPFP", "nu": 3}, "rule": {"part": "Delta", "beta": 0.5}}
-RECIPE = {
-    "name": "tiny-shakespeare",
-    "data": {"corpus": {"part": "TinyShakespeare"}, "batch": 16},
-    "model": {"width": 128, "block": {"part": "PreNorm", "mixer": MIXER, "feed_forward": None}},
-}
-ENVIRONMENT = {"palimpsest": "0.1.0", "torch": "2.11.0", "device": "cpu", "parameters": 824_641}
-
-
-def line(event: str, step: int, nats: float, **more: float) -> dict:
-    return {"event": event, "step": step, "tokens": 4096 * step, "nats": nats, "seconds": 0.5 * step, **more}
-
-
-def train_line(step: int) -> dict:
-    nats = 1.5 + 3 / (1 + step) + 0.05 * math.sin(step)
-    return line("train", step, nats, gradient_norm=0.5 + 1 / step, rate=min(1.0, step / 20), tokens_per_second=8192.0)
-
-
-TRAIN = [train_line(step) for step in range(1, 101)]
-VALID = [line("valid", step, 1.6 + 2 / step) for step in range(20, 101, 20)]
-EVALUATION = {
-    "split": "valid",
-    "protocol": {"part": "Segments", "length": 256},
-    "checkpoint": "step-00000100",
-    "tokens": 111_539,
-    "nats": 195_193.2,
-    "nats_per_token": 1.75,
-    "perplexity": 5.7546,
-    "bits_per_token": 2.5247,
-    "bits_per_character": 2.5247,
-    "bits_per_byte": None,
-    "by_position": [
-        {"from": 0, "to": 1, "tokens": 436, "nats_per_token": 3.3},
-        {"from": 1, "to": 2, "tokens": 436, "nats_per_token": 2.6},
-        {"from": 2, "to": 256, "tokens": 110_667, "nats_per_token": 1.71},
-    ],
-}
 SPANS = [[32.0, 33.0], [40.0, 2048.0, 512.5], [64.0]]  # of the heads of three layers, at the end
-SAMPLE = "ROMEO:\nO <b>brave</b> & new\n</pre><script>alert('world')</script>"
 
 
 @pytest.fixture
 def begun(tmp_path):
-    (tmp_path / "recipe.json").write_text(json.dumps(RECIPE), "utf-8")
+    write_json(tmp_path / "recipe.json", RECIPE)
     return tmp_path
 
 
 @pytest.fixture
-def run(begun):
-    write_lines(begun, sorted([*TRAIN, *VALID], key=lambda event: event["step"]))
-    (begun / "environment.json").write_text(json.dumps(ENVIRONMENT), "utf-8")
-    (begun / "evaluation.json").write_text(json.dumps(EVALUATION), "utf-8")
-    (begun / "samples.txt").write_text(SAMPLE, "utf-8")
-    return begun
+def run(tmp_path):
+    return write_run(tmp_path)
 
 
 @pytest.fixture
@@ -83,15 +47,6 @@ def spans_at(step: int) -> list[list[float]]:
     return [[32 + (span - 32) * step / 100 for span in layer] for layer in SPANS]
 
 
-def append(folder, *lines: dict) -> None:
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.writelines(f"{json.dumps(line)}\n" for line in lines)
-
-
-def write_lines(folder, lines) -> None:
-    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
-
-
 class Reader(HTMLParser):
     """The text of a page and its elements; complains of tags that do not balance."""
 
@@ -106,14 +61,14 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.found.append((tag, dict(attrs)))
-        if tag not in ("meta", "link"):
+        if tag not in ("meta", "link", "input", "wbr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.text.append(data)
 
     def words(self) -> str:
@@ -127,8 +82,13 @@ def read(folder) -> Reader:
     return Reader(write_report(folder).read_text("utf-8"))
 
 
+def read_page(folder) -> Reader:
+    """Without the figures, which take their time."""
+    return Reader(page(read_run(folder)))
+
+
 def test_the_page_of_a_whole_run_shows_its_numbers(run):
-    reader = read(run)
+    reader = read_page(run)
     text = reader.words()
     scores = ["1.750", "2.525", "5.755", "825 k", "410 k", "50 s", "8.19 k", "111,539", "824,641", "2–255", "1.710"]
     words = ["tiny-shakespeare", "step-00000100", "Delta(beta=0.5)", "Segments(length=256)", "2.11.0"]
@@ -139,7 +99,7 @@ def test_the_page_of_a_whole_run_shows_its_numbers(run):
 
 def test_what_is_absent_is_left_out(run):
     (run / "evaluation.json").unlink()
-    text = read(run).words()
+    text = read_page(run).words()
     assert "bits per byte" not in text
     assert "perplexity" not in text
     assert "Loss by position" not in text
@@ -147,18 +107,68 @@ def test_what_is_absent_is_left_out(run):
 
 
 def test_every_training_value_is_a_point_of_the_curve(run):
-    (path,) = read(run).with_class("path", "raw")
-    places = [tuple(map(float, place.split())) for place in path["d"].strip("M").split("L")]
-    assert len(places) == len(TRAIN)
-    for axis, field in enumerate(("tokens", "nats")):
-        slope = (places[-1][axis] - places[0][axis]) / (TRAIN[-1][field] - TRAIN[0][field])
-        for place, line in zip(places, TRAIN, strict=True):
-            assert place[axis] == pytest.approx(places[0][axis] + slope * (line[field] - TRAIN[0][field]), abs=0.2)
+    for path, across in zip(read_page(run).with_class("path", "raw"), ("tokens", "seconds"), strict=True):
+        places = [tuple(map(float, place.split())) for place in path["d"].strip("M").split("L")]
+        assert len(places) == len(TRAIN)
+        for axis, field in enumerate((across, "nats")):
+            slope = (places[-1][axis] - places[0][axis]) / (TRAIN[-1][field] - TRAIN[0][field])
+            for place, line in zip(places, TRAIN, strict=True):
+                assert place[axis] == pytest.approx(places[0][axis] + slope * (line[field] - TRAIN[0][field]), abs=0.2)
+
+
+def test_every_place_of_a_line_has_its_words(run):
+    against_tokens, against_time = read_page(run).with_class("path", "raw")
+    assert against_tokens["data-name"] == "training"
+    for path in (against_tokens, against_time):
+        assert path["data-y"].split(";") == [f"{line['nats']:.4f}" for line in TRAIN]
+    assert against_tokens["data-x"].split(";")[:2] == ["4,096 tokens", "8,192 tokens"]
+    assert against_time["data-x"].split(";")[-1] == "50 s"
+
+
+def test_a_course_too_short_to_be_smoothed_is_spoken_of_once(begun):
+    write_lines(begun, TRAIN[:30])
+    reader = read_page(begun)
+    assert "smoothed" not in reader.text
+    assert [tags["data-name"] for tag, tags in reader.found if "data-name" in tags][:2] == ["training", "training"]
+    assert len(reader.with_class("path", "raw")) == 2, "against tokens, and against time"
+
+
+def test_curves_are_drawn_against_tokens_and_against_time(run):
+    reader = read_page(run)
+    for axis in ("tokens", "seconds"):
+        assert len(reader.with_class("figure", axis)) == 4, "loss, speed, learning rate, gradient norm"
+    buttons = [attributes for tag, attributes in reader.found if tag == "input"]
+    assert [(one["id"], "checked" in one) for one in buttons] == [("by-tokens", True), ("by-seconds", False)]
+
+
+def test_without_a_clock_there_is_nothing_to_switch(begun):
+    write_lines(begun, [{name: value for name, value in line.items() if name != "seconds"} for line in TRAIN])
+    reader = read_page(begun)
+    assert len(reader.with_class("path", "raw")) == 1
+    assert not reader.with_class("fieldset", "switch")
+    assert not reader.with_class("figure", "tokens"), "nothing may hide it"
+
+
+def test_what_is_drawn_can_be_read_without_a_script(run):
+    reader = read_page(run)
+    assert {"Validation in numbers", "Training in numbers"} <= set(reader.text)
+    start = reader.text.index("Training in numbers")
+    assert {f"{line['nats']:.4f}" for line in TRAIN[1::2]} <= set(reader.text[start:])
+    assert "0:50" not in reader.text
+    assert "50 s" in reader.text
+
+
+def test_a_long_table_is_thinned_from_the_end(begun):
+    write_lines(begun, [train_line(step) for step in range(1, 1001)])
+    text = read_page(begun).text
+    rows = text[text.index("Training in numbers") :]
+    assert {f"{step:,}" for step in (14, 983, 1000)} <= set(rows)
+    assert not {"2", "999"} & set(rows)
 
 
 def test_every_validation_value_is_a_dot_and_a_row(run):
-    reader = read(run)
-    assert len(reader.with_class("circle", "valid")) == len(VALID)
+    reader = read_page(run)
+    assert len(reader.with_class("circle", "valid")) == 2 * len(VALID), "against tokens, and against time"
     assert {f"{line['nats']:.4f}" for line in VALID} <= set(reader.text)
 
 
@@ -184,13 +194,13 @@ def test_steps_repeated_after_resuming_count_once(begun):
 
 def test_a_loss_that_is_not_a_number_does_not_spoil_the_curve(begun):
     write_lines(begun, [TRAIN[0], {**TRAIN[1], "nats": math.nan, "gradient_norm": math.inf}, TRAIN[2]])
-    (path,) = read(begun).with_class("path", "raw")
-    assert path["d"].count("L") == 1
-    assert "nan" not in path["d"]
+    paths = read_page(begun).with_class("path", "raw")
+    assert [path["d"].count("L") for path in paths] == [1, 1]
+    assert not any("nan" in path["d"] for path in paths)
 
 
 def test_every_head_is_a_dot_in_its_layer_and_every_layer_a_row(gauged):
-    reader = read(gauged)
+    reader = read_page(gauged)
     dots = [float(dot["cx"].rstrip("%")) for dot in reader.with_class("circle", "head")]
     assert [int(place * 3 // 100) for place in dots] == [0, 0, 1, 1, 1, 2]
     assert len(set(dots)) == len(dots)
@@ -214,7 +224,7 @@ def test_every_head_is_a_dot_in_its_layer_and_every_layer_a_row(gauged):
 
 
 def test_dots_are_as_high_as_their_values(gauged):
-    heights = [float(dot["cy"].rstrip("%")) for dot in read(gauged).with_class("circle", "head")]
+    heights = [float(dot["cy"].rstrip("%")) for dot in read_page(gauged).with_class("circle", "head")]
     logarithms = [math.log(span) for layer in SPANS for span in layer]
     slope = (heights[3] - heights[0]) / (logarithms[3] - logarithms[0])
     assert slope < 0
@@ -222,7 +232,7 @@ def test_dots_are_as_high_as_their_values(gauged):
 
 
 def test_every_head_is_a_line_through_its_readings_within_the_place_of_its_layer(gauged):
-    paths = [path["d"].strip("M").split("L") for path in read(gauged).with_class("path", "course")]
+    paths = [path["d"].strip("M").split("L") for path in read_page(gauged).with_class("path", "course")]
     lines = [[tuple(map(float, place.split())) for place in places] for places in paths]
     assert [len(line) for line in lines] == [5] * 6
     assert [{int(x * 3 // 1000) for x, _ in line} for line in lines] == [{0}, {0}, {1}, {1}, {1}, {2}]
@@ -243,7 +253,7 @@ def test_the_mean_and_the_largest_of_a_gauge_are_drawn_against_tokens_seen(gauge
     assert [one.tokens for one in readings] == [4096 * step for step in range(20, 101, 20)]
     assert readings[-1].mean == pytest.approx(2729.5 / 6)
     assert readings[-1].largest == 2048
-    reader = read(gauged)
+    reader = read_page(gauged)
     (path,) = reader.with_class("path", "largest")
     assert path["d"].count("L") == len(readings) - 1
     assert len(reader.with_class("span", "largest")) == 1, "named in the legend"
@@ -265,7 +275,7 @@ def height(png) -> int:
 
 def test_any_gauge_has_a_section_of_its_own_name(run):
     append(run, gauges(100, SPANS, gate_opening=[[0.25]] * 30, **{"<b>$odd^": [[-1.0, 0.0]]}))
-    reader = read(run)
+    reader = read_page(run)
     assert len(reader.with_class("section", "gauge")) == 3
     assert {"Span", "Gate opening", "<b>$odd^", "gate opening of each head, by layer, at step 100"} <= set(reader.text)
     assert "b" not in {tag for tag, _ in reader.found}
@@ -282,7 +292,7 @@ def test_damaged_readings_are_passed_over(gauged):
 
 def test_a_head_that_is_not_a_number_is_no_dot_and_moves_no_other(gauged):
     append(gauged, gauges(100, [[math.nan, 33.0], [math.inf], [64.0]]))
-    reader = read(gauged)
+    reader = read_page(gauged)
     assert [text for text in reader.text if text.startswith("layer ")] == ["layer 1, head 2: 33", "layer 3, head 1: 64"]
     assert reader.text.count("–") == 3, "a layer of which nothing is known"
     assert [round(point.place, 2) for point in head_points([[math.nan, 33.0]])] == [0.65]
@@ -308,16 +318,26 @@ def test_text_is_escaped(run):
     hostile = {**RECIPE, "name": "<script>1</script>", "data": {"<i>": '"><img src=x>'}}
     (run / "recipe.json").write_text(json.dumps(hostile), "utf-8")
     (run / "environment.json").write_text(json.dumps({"<u>": "<s>&amp;"}), "utf-8")
-    reader = read(run)
-    assert not {"script", "b", "i", "img", "u", "s"} & {tag for tag, _ in reader.found}
+    text = page(read_run(run))
+    reader = Reader(text)
+    assert not {"b", "i", "img", "u", "s"} & {tag for tag, _ in reader.found}
+    assert text.count("<script") == text.count("</script") == 1, "ours alone"
     assert SAMPLE in reader.text
     assert "<s>&amp;" in reader.text
 
 
 def test_the_page_names_no_other_machine(gauged):
-    page = write_report(gauged).read_text("utf-8")
-    assert not re.search(r"https?:|//|url\(|@import", page.replace("<!doctype html>", ""))
-    assert not any("src" in attributes for _, attributes in Reader(page).found)
+    text = page(read_run(gauged))
+    assert not re.search(r"https?:|//|url\(|@import", text.replace("<!doctype html>", ""))
+    assert not any("src" in attributes for _, attributes in Reader(text).found)
+
+
+def test_only_our_script_may_run(run):
+    text = page(read_run(run))
+    (policy,) = [tags["content"] for _, tags in Reader(text).found if tags.get("http-equiv")]
+    script = text[text.index("<script>") + len("<script>") : text.index("</script>")]
+    assert f"script-src 'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" in policy
+    assert policy.startswith("default-src 'none'")
 
 
 def test_the_page_speaks_to_telephones_and_to_screen_readers(gauged):
@@ -373,6 +393,23 @@ def test_a_scale_encloses_its_values(values):
     assert scale.ticks[-1] == pytest.approx(scale.high)
 
 
+@pytest.mark.parametrize("longest", [0.7, 9.0, 50.0, 725.0, 5000.0, 40_000.0, 900_000.0])
+def test_time_is_marked_at_moments_that_people_name(longest):
+    ticks = SECONDS.scale(longest, 5).ticks
+    assert 3 <= len(ticks) <= 6
+    step = ticks[1]
+    assert step < 1 or any(step % unit == 0 and step / unit in (1, 2, 3, 5, 6, 10, 12, 15, 30) for unit in UNITS)
+
+
+def test_letters_beside_lines_do_not_touch():
+    assert apart([0.2, 0.9, 0.5]) == [0.2, 0.9, 0.5]
+    crowded = apart([0.99, 0.98, 0.1, 1.0])
+    assert sorted(range(4), key=lambda i: crowded[i]) == [2, 1, 0, 3]
+    assert crowded[3] == 1.0
+    assert crowded[2] == 0.1
+    assert crowded[0] - crowded[1] == pytest.approx(LETTER)
+
+
 @pytest.mark.parametrize("values", [[32.0, 8192.0], [1.0, 1000.0], [0.003, 0.5, 7.0], [2e-5, 9.0]])
 def test_values_far_apart_get_a_scale_of_ratios(values):
     scale = fitting_scale(values)
@@ -395,4 +432,8 @@ def test_values_are_spelled_as_people_read_them():
     assert " ".join(short(n) for n in (0, 999, 999_900, 1_310_000)) == "0 999 1\u202fM 1.31\u202fM"
     durations = [duration(seconds) for seconds in (9.41, 725, 3600, 12_000, 187_200)]
     assert durations == ["9.41 s", "12 min 5 s", "1 h", "3 h 20 min", "2 d 4 h"]
+    assert [clock(seconds) for seconds in (9.41, 59.5, 725, 12_005)] == ["9.41 s", "59.5 s", "12:05", "3:20:05"]
+    assert [moment(seconds) for seconds in (0, 0.5, 45, 5400, 7200)] == [
+        f"{number}\u202f{unit}" for number, unit in (("0", "s"), ("0.5", "s"), ("45", "s"), ("90", "min"), ("2", "h"))
+    ]
     assert [reading(value) for value in (32.0, 866.8333, 8192.0, 0.25, -1.0)] == ["32", "866.8", "8,192", "0.25", "-1"]

@@ -1,7 +1,19 @@
-"""What a run looks like: figures and a page in one file, made from the files in its folder alone."""
+"""What a run looks like, and several side by side: figures and pages of one file, made from run folders alone."""
 
+from .comparison import Comparison, compare_runs
+from .comparison_page import write_comparison
 from .figures import draw_curves
 from .page import write_report
 from .run_folder import Measurement, Reading, RunRecord, read_run
 
-__all__ = ["write_report", "draw_curves", "read_run", "RunRecord", "Measurement", "Reading"]
+__all__ = [
+    "write_report",
+    "draw_curves",
+    "compare_runs",
+    "write_comparison",
+    "Comparison",
+    "read_run",
+    "RunRecord",
+    "Measurement",
+    "Reading",
+]

@@ -5,30 +5,40 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .curves import HeadPoint, LogScale, Points, Scale, thin
+from .curves import TOKENS, Axis, HeadPoint, LogScale, Points, Scale, thin
 from .markup import Markup, element
-from .sentences import number, reading, short
+from .sentences import number, reading
 
 PLANE = 1000  # the stretched plane is this many units wide and high
 LONGEST_AXIS = 12  # layers that have a number
+LETTER = 0.055  # of a chart's height
 
 
 @dataclass(frozen=True)
 class Series:
-    name: str
+    name: str  # one without a name is drawn, and not spoken of
     style: str  # the class that colours it
     points: Points
     dots: bool = False
+    mark: str = ""  # stands at the end of its line
 
 
-def chart(label: str, unit: str, series: Sequence[Series], y: Scale | LogScale) -> Markup:
-    """Series against the tokens seen. Those without points are left out; one at least has some."""
+def chart(
+    label: str,
+    unit: str,
+    series: Sequence[Series],
+    y: Scale | LogScale,
+    axis: Axis = TOKENS,
+    ticks: int = 5,
+    style: str = "chart",
+) -> Markup:
+    """Series against tokens or time. Those without points are left out; one at least has some."""
     drawn = [one for one in series if one.points]
-    last = max(tokens for one in drawn for tokens, _ in one.points) or 1.0
-    x = Scale(0.0, last, Scale.around([0.0, last]).step)
-    lines = [line(one, x, y) for one in drawn if not one.dots or len(one.points) > 1]
-    dots = [dot(one, point, unit, x, y) for one in drawn if one.dots for point in one.points]
-    return drawing(label, *across(y), *along(x), stretched(lines), *dots)
+    x = axis.scale(max(place for one in drawn for place, _ in one.points) or 1.0, ticks)
+    lines = [line(one, x, y, axis) for one in drawn]
+    dots = [dot(one, point, unit, x, y, axis) for one in drawn if one.dots for point in one.points]
+    marks = end_marks([one for one in drawn if one.mark], x, y)
+    return drawing(label, *across(y), *along(x, axis), stretched(lines), *dots, *marks, style=style)
 
 
 def head_chart(label: str, points: Sequence[HeadPoint], layers: int, y: Scale | LogScale) -> Markup:
@@ -40,12 +50,12 @@ def head_chart(label: str, points: Sequence[HeadPoint], layers: int, y: Scale | 
 def head_course_chart(label: str, courses: Sequence[Points], layers: int, y: Scale | LogScale) -> Markup:
     """A line for every head, above the number of its layer."""
     x = Scale(0.0, layers, 1.0)
-    lines = [line(Series(label, "course", points), x, y) for points in courses]
+    lines = [line(Series("", "course", points), x, y, TOKENS) for points in courses]
     return drawing(label, *across(y), *between(x), *numbered(x), stretched(lines))
 
 
-def drawing(label: str, *content: Markup) -> Markup:
-    return element("svg", *content, class_="chart", role="img", aria_label=label)
+def drawing(label: str, *content: Markup, style: str = "chart") -> Markup:
+    return element("svg", *content, class_=style, role="img", aria_label=label)
 
 
 def stretched(lines: Sequence[Markup]) -> Markup:
@@ -58,23 +68,59 @@ def values(series: Sequence[Series]) -> list[float]:
 
 def legend(series: Sequence[Series]) -> Markup:
     """One word per series, in its own colour; nothing has to be looked up."""
-    return element(
-        "span", *(element("span", one.name, class_=one.style) for one in series if one.points), class_="legend"
-    )
+    return element("span", *(element("span", one.name, class_=one.style) for one in named(series)), class_="legend")
 
 
-def line(series: Series, x: Scale, y: Scale | LogScale) -> Markup:
-    places = [f"{PLANE * x.share(a):.1f} {PLANE * (1 - y.share(b)):.1f}" for a, b in thin(series.points)]
+def named(series: Sequence[Series]) -> list[Series]:
+    return [one for one in series if one.points and one.name]
+
+
+def line(series: Series, x: Scale, y: Scale | LogScale, axis: Axis) -> Markup:
+    points = thin(series.points)
+    places = [f"{PLANE * x.share(a):.1f} {PLANE * (1 - y.share(b)):.1f}" for a, b in points]
     # A path of one place has no length; closing it lets its round cap be seen.
     path = f"M{'L'.join(places)}" + "Z" * (len(places) == 1)
-    return element("path", d=path, class_=series.style, vector_effect="non-scaling-stroke")
+    words = spoken(series.name, points, axis) if series.name else {}
+    return element("path", d=path, class_=series.style, vector_effect="non-scaling-stroke", **words)
 
 
-def dot(series: Series, point: tuple[float, float], unit: str, x: Scale, y: Scale | LogScale) -> Markup:
-    tokens, value = point
-    said = element("title", f"{series.name}: {number(value, digits=4)} {unit} after {short(tokens)} tokens")
-    place = {"cx": percent(x.share(tokens)), "cy": percent(1 - y.share(value))}
+def spoken(name: str, points: Points, axis: Axis) -> dict[str, str]:
+    """What there is to say of every place of a line, for the page's script."""
+    return {
+        "data_name": name,
+        "data_x": ";".join(axis.said(x) for x, _ in points),
+        "data_y": ";".join(number(value, digits=4) for _, value in points),
+    }
+
+
+def dot(series: Series, point: tuple[float, float], unit: str, x: Scale, y: Scale | LogScale, axis: Axis) -> Markup:
+    said = element("title", f"{series.name}: {number(point[1], digits=4)} {unit} after {axis.said(point[0])}")
+    place = {"cx": percent(x.share(point[0])), "cy": percent(1 - y.share(point[1]))}
     return element("circle", said, r=3.5, class_=series.style, **place)
+
+
+def end_marks(series: Sequence[Series], x: Scale, y: Scale | LogScale) -> list[Markup]:
+    """The mark of each series beside the last of its points."""
+    ends = [one.points[-1] for one in series]
+    heights = apart([1 - y.share(value) for _, value in ends])
+    places = [{"x": percent(x.share(a)), "y": percent(height)} for (a, _), height in zip(ends, heights, strict=True)]
+    return [
+        element("text", one.mark, dx=9, dy="0.35em", class_=one.style, **place)
+        for one, place in zip(series, places, strict=True)
+    ]
+
+
+def apart(heights: Sequence[float]) -> list[float]:
+    """Heights in the same order, moved down where letters beside them would touch, and up again at the floor."""
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    placed: list[float] = []
+    for i in order:
+        placed.append(max(heights[i], placed[-1] + LETTER) if placed else heights[i])
+    floor = 1.0
+    for place in reversed(range(len(placed))):
+        placed[place] = min(placed[place], floor)
+        floor = placed[place] - LETTER
+    return [height for _, height in sorted(zip(order, placed, strict=True))]
 
 
 def head_dot(point: HeadPoint, x: Scale, y: Scale | LogScale) -> Markup:
@@ -93,8 +139,8 @@ def across(scale: Scale | LogScale) -> list[Markup]:
     return drawn
 
 
-def along(scale: Scale) -> list[Markup]:
-    return [below(short(tick), scale.share(tick)) for tick in scale.ticks]
+def along(scale: Scale, axis: Axis) -> list[Markup]:
+    return [below(axis.label(tick), scale.share(tick)) for tick in scale.ticks]
 
 
 def between(layers: Scale) -> list[Markup]:

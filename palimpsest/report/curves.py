@@ -1,24 +1,25 @@
 """The arithmetic of curves, shared by the figure and the page: points, heads, smoothing, thinning, scales and ticks."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 from .run_folder import Measurement, Reading
-from .sentences import short
+from .sentences import clock, moment, short
 
 Points = list[tuple[float, float]]
 BREADTH = 0.6  # of a layer's place, taken up by its heads
 LENGTH = 0.86  # of a layer's place, taken up by the training
 FINEST = 120  # points of a line no wider than a layer's place
 RATIOS = (20, 1e6)  # largest to smallest value between which a logarithmic scale reads best
+MOMENTS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)  # in seconds
 
 
-def curve(measurements: Iterable[Measurement | Reading], field: str = "nats") -> Points:
-    """A field against the tokens seen. What is not a finite number cannot be drawn."""
-    pairs = [(measurement.tokens, getattr(measurement, field)) for measurement in measurements]
+def curve(measurements: Iterable[Measurement | Reading], field: str = "nats", against: str = "tokens") -> Points:
+    """A field against the tokens seen, or against another. What is not a finite number cannot be drawn."""
+    pairs = [(getattr(measurement, against), getattr(measurement, field)) for measurement in measurements]
     return [(x, y) for x, y in pairs if x is not None and y is not None and math.isfinite(y)]
 
 
@@ -54,6 +55,8 @@ def head_courses(readings: Iterable[Reading]) -> list[Points]:
 def smooth(points: Points) -> Points:
     """The mean over a window of a twentieth of the points, centred so that it does not lag."""
     reach, count = len(points) // 40, len(points)
+    if not reach:
+        return points
     sums = list(accumulate((value for _, value in points), initial=0.0))
     smoothed = []
     for i, (x, _) in enumerate(points):
@@ -158,3 +161,29 @@ def round_step(rough: float) -> float:
     """The first of 1, 2, 5, 10 … times a power of ten that is no smaller."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= rough * (1 - 1e-9))
+
+
+def round_moment(rough: float) -> float:
+    """The same for seconds: halves and quarters of minutes and hours, and whole days."""
+    if rough < MOMENTS[0]:
+        return round_step(rough)
+    return next((one for one in MOMENTS if one >= rough), 86400 * math.ceil(rough / 86400))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What curves are drawn against."""
+
+    field: str  # of a measurement
+    name: str
+    step: Callable[[float], float]  # a round number that is no smaller
+    label: Callable[[float], str]  # of a tick
+    said: Callable[[float], str]  # of a point
+
+    def scale(self, longest: float, ticks: int) -> Scale:
+        return Scale(0.0, longest, self.step(longest / ticks))
+
+
+TOKENS = Axis("tokens", "tokens seen", round_step, short, lambda tokens: f"{tokens:,.0f} tokens")
+SECONDS = Axis("seconds", "time in training", round_moment, moment, clock)
+AXES = (TOKENS, SECONDS)

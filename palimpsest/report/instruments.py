@@ -78,11 +78,13 @@ def rank_figure(inspection: dict[str, Any]) -> Markup:
     after = inspection["ranked_after"]
     heads = [head["ranks"] for layer in inspection["layers"] for head in layer["heads"]]
     means = [fmean(ranks) for ranks in zip(*heads, strict=True)]
-    one_each = [Series("each head", "raw", list(zip(after, ranks, strict=True))) for ranks in heads]
-    series = [*one_each, Series("mean", "train", list(zip(after, means, strict=True)))]
+    one_each = [Series("", "raw", list(zip(after, ranks, strict=True))) for ranks in heads]
+    mean = Series("mean", "train", list(zip(after, means, strict=True)))
+    series = [*one_each, mean]
     label = "effective rank of the page against tokens read"
     drawn = chart(label, "effective rank", series, Scale.around([0.0, *values(series)]))
-    return element("figure", element("figcaption", f"{label} ", legend(series[-2:])), drawn)
+    caption = element("figcaption", f"{label} ", legend([Series("each head", "raw", mean.points), mean]))
+    return element("figure", caption, drawn)
 
 
 def attention_figure(inspection: dict[str, Any]) -> Markup:

@@ -2,6 +2,8 @@
 
 from html import escape
 
+VOID = ("img", "input", "wbr")  # what has no content, and no end
+
 
 class Markup(str):
     __slots__ = ()
@@ -11,7 +13,7 @@ def element(tag: str, *content: str, **attributes: object) -> Markup:
     """`class_` is written class, `aria_label` aria-label; an attribute that is None is left out."""
     named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     written = "".join(f' {name}="{escape(str(value))}"' for name, value in named.items())
-    return Markup(f"<{tag}{written}>{join(*content)}</{tag}>")
+    return Markup(f"<{tag}{written}>" if tag in VOID else f"<{tag}{written}>{join(*content)}</{tag}>")
 
 
 def join(*content: str) -> Markup:

@@ -1,33 +1,43 @@
-"""The one-file page of a run: no network, no scripts, nothing but what the run folder holds."""
+"""The one-file page of a run: nothing but what the run folder holds."""
 
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from ..files import write_atomically
 from .chart import Series, chart, head_chart, head_course_chart, legend, values
-from .curves import Points, Scale, curve, fitting_scale, head_courses, head_points, smooth
+from .curves import (
+    AXES,
+    SECONDS,
+    TOKENS,
+    Axis,
+    LogScale,
+    Scale,
+    curve,
+    fitting_scale,
+    head_courses,
+    head_points,
+    smooth,
+)
+from .document import document, pointer_script
 from .figures import draw_curves
 from .instruments import instrument_figures, instrument_table
 from .markup import Markup, element, join
 from .run_folder import Measurement, Reading, RunRecord, finite, read_run
-from .sentences import duration, number, outline, plain, quantity, reading, sentence, short, spell
+from .sentences import clock, duration, number, outline, plain, quantity, reading, sentence, short, spell
 
 NOTHING = Markup("")
 SCORES = ("nats_per_token", "bits_per_character", "bits_per_byte", "perplexity")
-SUMS = ("tokens", "nats", "bits_per_token")  # what other scores were made from, or say as well
+SUMS = ("tokens", "characters", "bytes", "nats", "bits_per_token")  # what other scores were made from, or say as well
 COURSES = {
-    "gradient_norm": "gradient norm",
-    "rate": "learning rate, of its peak",
     "tokens_per_second": "tokens per second",
+    "rate": "learning rate, of its peak",
+    "gradient_norm": "gradient norm",
 }
-# The policy holds the page to its word, whatever a sample may contain.
-HEAD = """<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<link rel="icon" href="data:,">
-"""
+WHEN = ("step", "tokens seen", "time")
+LONGEST_TABLE = 60  # rows
 
 
 def write_report(folder: Path) -> Path:
@@ -40,8 +50,6 @@ def write_report(folder: Path) -> Path:
 
 
 def page(record: RunRecord) -> str:
-    style = Markup(Path(__file__).with_name("style.css").read_text("utf-8"))
-    head = element("head", Markup(HEAD), element("title", f"{record.name} · palimpsest"), element("style", style))
     sections = (
         header(record),
         loss_section(record),
@@ -53,8 +61,7 @@ def page(record: RunRecord) -> str:
         section("Recipe", outline(record.recipe), class_="recipe"),
         section("Environment", table_of(record.environment)) if record.environment else NOTHING,
     )
-    body = element("body", element("main", *(join(part, "\n") for part in sections if part)))
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    return document("run", record.name, *sections, script=pointer_script())
 
 
 def section(title: str, *content: str, class_: str | None = None) -> Markup:
@@ -121,22 +128,80 @@ def loss_section(record: RunRecord) -> Markup:
     raw, valid = curve(record.train), curve(record.valid)
     if not raw and not valid:
         return NOTHING
-    series = [
-        Series("training", "raw", raw),
-        Series("smoothed", "train", smooth(raw)),
+    scale = Scale.around([value for _, value in (*raw, *valid)], ticks=8)
+    drawn = figures("nats per token", lambda axis: loss_series(record, axis), scale)
+    return section("Loss", switch([*record.train, *record.valid]), drawn, validation_table(record.valid))
+
+
+def loss_series(record: RunRecord, axis: Axis) -> list[Series]:
+    raw, valid = curve(record.train, against=axis.field), curve(record.valid, against=axis.field)
+    # a short course is as smooth as it was, and is named once
+    line, mean = ("", "training") if smooth(raw) == raw else ("training", "smoothed")
+    return [
+        Series(line, "raw", raw),
+        Series(mean, "train", smooth(raw)),
         Series("validation", "valid", valid, dots=True),
     ]
-    drawn = chart("Nats per token against tokens seen", "nats per token", series, Scale.around(values(series), ticks=8))
-    caption = element("figcaption", "nats per token against tokens seen ", legend(series))
-    return section("Loss", element("figure", caption, drawn), validation_table(record.valid))
+
+
+def switch(measurements: Iterable[Measurement]) -> Markup:
+    """Shows every curve against tokens or against time; a matter of style, for which no script is needed."""
+    if not curve(measurements, against=SECONDS.field):
+        return NOTHING
+    choices = [element("label", button(axis), axis.name) for axis in AXES]
+    return element("fieldset", element("legend", "Curves against"), *choices, class_="switch")
+
+
+def button(axis: Axis) -> Markup:
+    checked = "" if axis is TOKENS else None
+    return element("input", type="radio", name="against", id=f"by-{axis.field}", checked=checked)
+
+
+def figures(
+    what: str, course: Callable[[Axis], list[Series]], scale: Scale | LogScale, ticks: int = 5, style: str = "chart"
+) -> Markup:
+    """The same curves against tokens and, where it was measured, against time; the switch shows one of them."""
+    drawn = {axis: series for axis in AXES if values(series := course(axis))}
+    return join(
+        *(
+            element(
+                "figure",
+                element("figcaption", *caption(what, axis, series)),
+                chart(f"{what} against {axis.name}", what, series, scale, axis, ticks, style),
+                class_=axis.field if len(drawn) > 1 else None,
+            )
+            for axis, series in drawn.items()
+        )
+    )
+
+
+def caption(what: str, axis: Axis, series: list[Series]) -> tuple[str, ...]:
+    """A small figure of one line is named, and what it is drawn against can be seen."""
+    return (what,) if len(series) == 1 else (f"{what} against {axis.name} ", legend(series))
 
 
 def validation_table(measurements: tuple[Measurement, ...]) -> Markup:
     if not measurements:
         return NOTHING
-    rows = [(f"{one.step:,}", f"{one.tokens:,}", number(one.nats, digits=4)) for one in measurements]
-    shown = table(("step", "tokens seen", "nats per token"), rows)
-    return element("details", element("summary", "Validation in numbers"), shown)
+    rows = [(*when(one), number(one.nats, digits=4)) for one in measurements]
+    return in_numbers("Validation in numbers", (*WHEN, "nats per token"), rows)
+
+
+def when(measured: Measurement) -> tuple[str, ...]:
+    return f"{measured.step:,}", f"{measured.tokens:,}", told(measured.seconds, clock)
+
+
+def told(value: float | None, spelt: Callable[[float], str]) -> str:
+    return "–" if value is None else spelt(value)
+
+
+def in_numbers(summary: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    """A table that is there for those who want it: it may be wide, and it scrolls alone."""
+    return element("details", element("summary", summary), scrolling(table(headings, rows)))
+
+
+def scrolling(content: Markup) -> Markup:
+    return element("div", content, class_="wide", tabindex=0)
 
 
 def position_section(record: RunRecord) -> Markup:
@@ -167,13 +232,12 @@ def bar(share: float) -> Markup:
 def gauge_section(name: str, readings: tuple[Reading, ...]) -> Markup:
     """Where the heads stand now, and how they came there."""
     title = name[:1].upper() + name[1:]
-    summary = element("summary", f"{title} in numbers")
     return section(
         title,
         head_figure(name, readings[-1]),
         head_course_figure(name, readings),
         course_figure(name, readings),
-        element("details", summary, layer_table(readings[-1].layers)),
+        in_numbers(f"{title} in numbers", ("layer", "least", "mean", "largest"), layer_rows(readings[-1].layers)),
         class_="gauge",
     )
 
@@ -206,9 +270,8 @@ def course_figure(name: str, readings: tuple[Reading, ...]) -> Markup:
     return element("figure", element("figcaption", f"{label} ", legend(series)), drawn)
 
 
-def layer_table(layers: list[list[float]]) -> Markup:
-    rows = [(str(i), *layer_cells(finite(layer))) for i, layer in enumerate(layers, start=1)]
-    return table(("layer", "least", "mean", "largest"), rows)
+def layer_rows(layers: list[list[float]]) -> list[tuple[str, ...]]:
+    return [(str(i), *layer_cells(finite(layer))) for i, layer in enumerate(layers, start=1)]
 
 
 def layer_cells(heads: list[float]) -> tuple[str, ...]:
@@ -218,29 +281,45 @@ def layer_cells(heads: list[float]) -> tuple[str, ...]:
 def instrument_section(record: RunRecord) -> Markup:
     if not record.instruments:
         return NOTHING
-    numbers = element("details", element("summary", "Memory in numbers"), table(*instrument_table(record.instruments)))
+    numbers = in_numbers("Memory in numbers", *instrument_table(record.instruments))
     return section("Memory", *instrument_figures(record.instruments), numbers, class_="memory")
 
 
 def sample_section(record: RunRecord) -> Markup:
-    if not (record.sample or "").strip():
-        return NOTHING
-    return section("Sample", element("pre", record.sample or "", tabindex=0))
+    return section("Sample", sample(record)) if has_sample(record) else NOTHING
+
+
+def has_sample(record: RunRecord) -> bool:
+    return bool((record.sample or "").strip())
+
+
+def sample(record: RunRecord) -> Markup:
+    return element("pre", record.sample or "", tabindex=0)
 
 
 def training_section(record: RunRecord) -> Markup:
-    curves = {label: curve(record.train, field) for field, label in COURSES.items()}
-    figures = [small_figure(label, points) for label, points in curves.items() if points]
-    return section("Training", element("div", *figures, class_="small")) if figures else NOTHING
+    drawn = [small_figures(record, field, label) for field, label in COURSES.items() if curve(record.train, field)]
+    if not drawn:
+        return NOTHING
+    return section("Training", element("div", *drawn, class_="small"), training_table(record.train))
 
 
-def small_figure(label: str, points: Points) -> Markup:
-    series = [Series(label, "train", points)]
-    drawn = chart(f"{label} against tokens seen", label, series, Scale.around([0.0, *values(series)], ticks=4))
-    return element("figure", element("figcaption", label), drawn)
+def small_figures(record: RunRecord, field: str, label: str) -> Markup:
+    scale = Scale.around([0.0, *(value for _, value in curve(record.train, field))], ticks=4)
+    return figures(label, lambda axis: [Series(label, "train", curve(record.train, field, axis.field))], scale, ticks=3)
 
 
-def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Markup:
+def training_table(measurements: tuple[Measurement, ...]) -> Markup:
+    """Not more rows than anybody reads, and the last one always among them."""
+    every = math.ceil(len(measurements) / LONGEST_TABLE)
+    rows = [
+        (*when(one), number(one.nats, digits=4), *(told(getattr(one, field), reading) for field in COURSES))
+        for one in reversed(measurements[::-every])
+    ]
+    return in_numbers("Training in numbers", (*WHEN, "nats per token", *COURSES.values()), rows)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     head = element("thead", element("tr", *(element("th", heading, scope="col") for heading in headings)))
     body = element("tbody", *(element("tr", *(element("td", cell) for cell in row)) for row in rows))
     return element("table", head, body)

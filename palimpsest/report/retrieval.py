@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError
 from ..files import write_atomically
+from .document import document
 from .figures import INK, as_png, dress, new_figure
 from .markup import Markup, element
-from .page import HEAD, section, table
+from .page import section, table
 from .sentences import short
 
 if TYPE_CHECKING:
@@ -155,8 +156,6 @@ def write_logs(folder: Path) -> list[Path]:
 
 
 def page(results: list[dict[str, Any]], figures: dict[str, bytes]) -> str:
-    style = Markup(Path(__file__).with_name("style.css").read_text("utf-8"))
-    head = element("head", Markup(HEAD), element("title", "retrieval · palimpsest"), element("style", style))
     drawn = [
         section(name.replace("-", " "), element("img", src=f"data:image/svg+xml;base64,{b64encode(svg).decode()}"))
         for name, svg in figures.items()
@@ -164,8 +163,7 @@ def page(results: list[dict[str, Any]], figures: dict[str, bytes]) -> str:
     rows = compare(results)
     title = element("h1", "How much can a memory hold, and can it overwrite?")
     header = element("header", title, element("p", agreement(rows)))
-    body = element("body", element("main", header, *drawn, section("Every run", comparison_table(rows))))
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    return document("retrieval", "retrieval", header, *drawn, section("Every run", comparison_table(rows)))
 
 
 def agreement(rows: list[Compared]) -> str:
@@ -209,7 +207,8 @@ def draw_setting(results: list[dict[str, Any]], replace: int) -> "Figure":
     figure = new_figure(2)
     axes = figure.add_subplot()
     mine = [one for one in results if one["replace"] == replace]
-    for number, label in enumerate(dict.fromkeys(str(one["label"]) for one in mine)):
+    labels = dict.fromkeys(str(one["label"]) for one in mine)
+    for number, label in enumerate(sorted(labels, key=lambda label: [*NAMES, label].index(label))):
         look = look_of(number)
         told = published_curve(label, replace)
         if told:
@@ -220,7 +219,7 @@ def draw_setting(results: list[dict[str, Any]], replace: int) -> "Figure":
     if replace and finite and min(finite) > 0:
         axes.set_yscale("log")
     axes.plot([], [], linestyle=DASHED, linewidth=0.9, color=INK, label="as published")
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 
@@ -234,11 +233,10 @@ def published_curve(label: str, replace: int) -> list[tuple[int, float]]:
 
 
 def draw_runs(axes: "Axes", runs: list[dict[str, Any]], name: str, look: dict[str, Any]) -> None:
-    """The mean over the seeds, with its standard error where there are several."""
+    """The mean over the seeds, with its standard error where there are several; a gap where one is not a number."""
     by_keys: dict[int, list[float]] = {}
     for one in runs:
-        if math.isfinite(one["loss"]):
-            by_keys.setdefault(one["keys"], []).append(one["loss"])
+        by_keys.setdefault(one["keys"], []).append(one["loss"])
     keys = sorted(by_keys)
     means = [fmean(by_keys[each]) for each in keys]
     errors = [stdev(by_keys[each]) / len(by_keys[each]) ** 0.5 if len(by_keys[each]) > 1 else 0.0 for each in keys]

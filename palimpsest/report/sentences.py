@@ -64,6 +64,21 @@ def duration(seconds: float) -> str:
     return f"{whole} {unit} {rest} {smaller}" if rest else f"{whole} {unit}"
 
 
+def moment(seconds: float) -> str:
+    """A round number of seconds, in the largest unit it is a multiple of: `45 s`, `90 min`"""
+    size, unit = next(((size, unit) for size, unit in UNITS_OF_TIME if seconds and not seconds % size), (1, "s"))
+    return f"{seconds / size:.3g}\u202f{unit}"
+
+
+def clock(seconds: float) -> str:
+    """To the second, however many there are: `9.4 s`, `12:05`, `3:20:00`"""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def plain(value: Any) -> str:
     """A value of a table."""
     if isinstance(value, str):
