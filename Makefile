@@ -5,11 +5,11 @@ ARGS   ?=
 
 VENV := .venv
 BIN  := $(VENV)/bin
-CODE := palimpsest tests benchmarks scripts
+CODE := palimpsest tests benchmarks scripts notebooks
 PIP  := $(BIN)/python -m pip install --disable-pip-version-check -c requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check format bench setup lock clean
+.PHONY: help train test notebooks check format docs bench setup lock clean
 
 help: ## this page
 	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.12]'
@@ -21,6 +21,9 @@ train: $(VENV)/.installed ## train the default recipe, evaluate it, sample from 
 test: $(VENV)/.installed-dev ## the tests; ARGS="-m slow" for the slow ones
 	$(BIN)/pytest $(ARGS)
 
+notebooks: $(VENV)/.installed-dev ## run the notebooks from their first cell to their last
+	$(BIN)/pytest --nbmake --nbmake-timeout=300 notebooks $(ARGS)
+
 check: $(VENV)/.installed-dev ## lint, format, types, and which room may import which
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -31,6 +34,9 @@ format: $(VENV)/.installed-dev ## let ruff mend what it can
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
+docs: $(VENV)/.installed-dev ## the site, into site/; ARGS=serve shows it while you write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --strict)
+
 bench: $(VENV)/.installed ## speed and memory on this machine
 	for one in scan attention recurrent retrieval; do $(BIN)/python benchmarks/$$one.py $(ARGS); done
 
@@ -40,7 +46,7 @@ lock: | $(BIN)/pip ## renew requirements.lock; ARGS="--torch VERSION" moves torc
 	$(BIN)/python scripts/renew_lock.py $(ARGS)
 
 clean: ## remove the environment and the caches; runs/ stays
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist build site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find $(wildcard $(CODE)) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a second call is instant, a changed pyproject.toml or lock installs again.
