@@ -38,7 +38,7 @@ def test_every_command_and_every_python_block_runs_in_its_order(desk, capsys):
     for command in commands():
         verbs.add(command[0])
         main(command + (FEW if command[0] == "train" else []))
-    assert verbs == {"train", "evaluate", "generate", "inspect", "resume", "ls"}
+    assert verbs == {"train", "evaluate", "generate", "inspect", "compare", "resume", "ls", "doctor"}
     assert blocks("python")
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
