@@ -26,6 +26,7 @@ def estimate(recipe: Recipe) -> str:
     saved = saved_bytes(measured, rows.stop, recipe.data.segment, recipe.run.carry)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    copies = COPIES + (recipe.run.average is not None)
     per_step = recipe.data.batch * recipe.data.segment
     train = tokens.splits["train"].tokens
     return "\n".join(
@@ -34,7 +35,7 @@ def estimate(recipe: Recipe) -> str:
             f"vocabulary       {tokens.codec.size:,} {tokens.codec.unit}s",
             f"tokens a step    {per_step:,} ({recipe.data.batch} rows of {recipe.data.segment})",
             f"tokens in all    {per_step * recipe.run.steps:,} ({per_step * recipe.run.steps / train:.1f} epochs)",
-            f"memory, roughly  {mebibytes(COPIES * weights + saved)}: {mebibytes(COPIES * weights)} for weights, "
+            f"memory, roughly  {mebibytes(copies * weights + saved)}: {mebibytes(copies * weights)} for weights, "
             f"gradients and optimiser, {mebibytes(saved)} kept for the backward pass",
         ]
     )

@@ -28,6 +28,14 @@ class HeadModule(nn.Module):
         """hidden `b d` -> `b tokens`"""
         raise NotImplementedError
 
+    def charge(self, logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
+        """The nats of each target; in training their gradient is that of nats + z_loss · log-partition²."""
+        nats = cross_entropy(logits, targets, reduction="none")
+        if not (self.training and z_loss):
+            return nats
+        unseen = z_loss * logits.logsumexp(-1).square()
+        return nats + (unseen - unseen.detach())  # a zero, so that who masks, adds and divides nats does it to both
+
 
 @dataclass(frozen=True)
 class SoftmaxHead(Head):
@@ -37,6 +45,7 @@ class SoftmaxHead(Head):
     bias: bool = False
     dropout: float = 0.0  # of the hidden states
     chunk: int = 2**22  # logits held at once; with more of them, they are made again in the backward pass
+    z_loss: float = 0.0  # what the square of a log-partition adds to the loss; nats do not show it
 
     def build(self, tokens: int, width: int, embedding: EmbeddingModule) -> "SoftmaxLayer":
         return SoftmaxLayer(self, tokens, width, embedding)
@@ -57,7 +66,7 @@ class SoftmaxLayer(HeadModule):
         return in_pieces(self.nats, rows, hidden, targets_in_line).view_as(targets)
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(self.logits(hidden), targets, reduction="none")
+        return self.charge(self.logits(hidden), targets, self.spec.z_loss)
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         return self.logits(self.dropout(hidden)).log_softmax(-1)
@@ -81,6 +90,7 @@ class AdaptiveSoftmax(Head):
     tied_projections: tuple[int, ...] = ()  # clusters, counted from zero, that share the embedding's projection
     dropout: float = 0.0  # of the hidden states
     chunk: int = 2**22  # logits held at once; with more of them, they are made again in the backward pass
+    z_loss: float = 0.0  # what the square of a log-partition adds to the loss; nats do not show it
 
     def __post_init__(self):
         check_clusters(self.cutoffs, self.divisor, self.inner)
@@ -134,7 +144,7 @@ class AdaptiveSoftmaxLayer(HeadModule):
 
     def nats(self, cluster: int, matrix: tuple[Tensor, Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
         def nats(hidden: Tensor, targets: Tensor) -> Tensor:
-            return cross_entropy(self.logits(cluster, matrix, hidden), targets, reduction="none")
+            return self.charge(self.logits(cluster, matrix, hidden), targets, self.spec.z_loss)
 
         return in_pieces(nats, self.spec.chunk // len(matrix[0]), hidden, targets)
 

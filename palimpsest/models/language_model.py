@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..batch import Batch, places_of
 from ..errors import UserError
@@ -26,6 +27,7 @@ class LanguageModel(Spec):
     embedding: Embedding = TokenEmbedding()
     head: Head = SoftmaxHead()
     initialisation: Initialisation = Normal()
+    recompute: bool = False  # of a block keep only its input for the backward pass, and make the rest again
 
     def __post_init__(self):
         if self.layers < 1:
@@ -115,9 +117,16 @@ class LanguageNetwork(nn.Module):
         x = self.embedding(inputs, places)
         after = []
         for block, before in zip(self.stack(), states, strict=True):
-            x, now = block(x, before, starts)
+            x, now = self.through(block, x, before, starts)
             after.append(now)
         return self.norm(x), LanguageState(places[:, -1] + 1, tuple(after))
+
+    def through(
+        self, block: BlockModule, x: Tensor, state: State | None, starts: Tensor | None
+    ) -> tuple[Tensor, State]:
+        if self.spec.recompute and self.training:
+            return checkpoint(block, x, state, starts, use_reentrant=False)  # pyright: ignore[reportReturnType]
+        return block(x, state, starts)
 
 
 def share_between_layers(blocks: nn.ModuleList) -> None:

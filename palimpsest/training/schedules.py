@@ -50,7 +50,10 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True)
 class LinearCooldown(Schedule):
-    """The whole rate, then a straight line down to `floor` over the last `cooldown` of the run."""
+    """Warm-up, stable, decay: the whole rate, then a straight line down to `floor` over the last `cooldown` of the run.
+
+    The cooldown is a share of the steps after the warm-up.
+    """
 
     warmup: int = 0
     cooldown: float = 0.6

@@ -10,6 +10,7 @@ A module of the model may have any of three methods, and is then called:
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..batch import Batch
 from ..errors import Diverged, UserError
 from ..spec import Spec
 from ..state import State, detach, join_rows, leaves, move, refill, rows_of
+from .averages import Average
 from .checkpoint import Checkpoints, load_training, load_weights
 from .interrupts import Interrupts
 from .log import Log
@@ -39,6 +41,7 @@ class Run(Spec):
     carry: bool = False  # hand each row's state on to the next segment, for an order whose rows continue
     accumulation: int = 1  # pieces a batch is cut into, by rows; changes memory and time, not results
     clip: float | None = 1.0  # largest norm of the gradient
+    average: Average | None = None  # of the weights: what is validated and saved, while the newest are trained
     log_every: int = 25
     validate_every: int = 250
     save_every: int = 250
@@ -78,6 +81,7 @@ class Trainer:
         self.model, self.stream, self.validate = model, stream, validate
         self.run, self.log, self.device = run, log, device
         self.stepper, self.schedule = optimiser.build(model), schedule
+        self.average = None if run.average is None else run.average.build(model)
         self.penalties, self.followers, self.gauges = (hooks(model, h) for h in ("penalty", "after_step", "gauges"))
         self.checkpoints = Checkpoints(folder / "checkpoints", run.keep)
         self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
@@ -112,6 +116,8 @@ class Trainer:
             for follow in self.followers:
                 follow()
         self.step += 1
+        if self.average is not None:
+            self.average.update(self.step)
         count = batch.count()
         self.tokens += count
         seconds = time.perf_counter() - start
@@ -150,7 +156,8 @@ class Trainer:
             if self.gauges:
                 self.log.write("gauges", self.step, **readings([gauge() for gauge in self.gauges]))
         if self.step % self.run.validate_every == 0 or self.step == self.run.steps:
-            nats = self.validate()
+            with self.averaged():
+                nats = self.validate()
             self.validations.append((self.step, nats))
             self.log.write("valid", self.step, tokens=self.tokens, nats=nats, seconds=self.seconds)
             if nats < self.best:
@@ -163,9 +170,14 @@ class Trainer:
             return
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
             raise Diverged(self.explain("the weights"))
-        self.checkpoints.save(self.step, self.model, self.snapshot())
+        training = self.snapshot()
+        with self.averaged():
+            self.checkpoints.save(self.step, self.model, training)
         self.checkpoints.prune()
         self.saved = self.step
+
+    def averaged(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.average is None else self.average.in_place()
 
     def snapshot(self) -> dict[str, Any]:
         return {
@@ -177,6 +189,7 @@ class Trainer:
             "validations": self.validations,
             "position": self.stream.position(),
             "optimiser": self.stepper.state_dict(),
+            "newest": None if self.average is None else self.average.newest(),
             "state": None if self.state is None else leaves(self.state),
         }
 
@@ -184,6 +197,8 @@ class Trainer:
         """Become what the run was when it wrote this checkpoint."""
         saved = load_training(checkpoint)
         load_weights(self.model, checkpoint)
+        if self.average is not None:
+            self.average.resume(saved["newest"])
         self.stepper.load_state_dict(saved["optimiser"])
         self.stream.seek(saved["position"])
         self.step, self.tokens, self.seconds, self.best = (saved[k] for k in ("step", "tokens", "seconds", "best"))
@@ -196,6 +211,8 @@ class Trainer:
     def start_from(self, checkpoint: Path) -> None:
         """Begin with the weights of another run, and with its optimiser if asked."""
         load_weights(self.model, checkpoint)
+        if self.average is not None:
+            self.average.restart()
         if self.run.keep_optimiser:
             self.stepper.load_state_dict(load_training(checkpoint)["optimiser"])
 
