@@ -94,6 +94,12 @@ def test_what_only_comes_with_another_part_is_apart(runs):
     assert "4 more that only some of them have" in text_of(runs)
 
 
+def test_line_breaks_are_spelt(runs, tmp_path, capsys):
+    other = write_run(tmp_path / "packed", recipe_with(SUM, name="a\n\nb"))
+    main([str(runs[0]), str(other), "--output", str(tmp_path / "compare.html")])
+    assert r"'a\n\nb'" in capsys.readouterr().out
+
+
 def test_values_of_another_kind_differ_though_python_calls_them_equal():
     assert [row.path for row in differences([{"a": 1, "b": None}, {"a": True, "b": None}])] == ["a"]
 

@@ -199,4 +199,4 @@ def in_order(paths: Iterable[str]) -> list[str]:
 def said(row: Difference, run: int) -> str:
     """The value of a run, or that it has no such thing."""
     value = row.values.get(run, "–")
-    return value if isinstance(value, str) else sentence(value)
+    return value if isinstance(value, str) and value.isprintable() else sentence(value)
