@@ -1,8 +1,15 @@
 """Files that are whole or not there at all, whenever the power fails and whoever reads or writes beside us."""
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+from .errors import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, one's share of it, the largest file allowed
 
 
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
@@ -14,6 +21,7 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+        flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -27,3 +35,18 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def told_if_full() -> Iterator[None]:
+    """A disk that is full, wherever it is noticed, is the user's to clear: one line instead of a traceback."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = "" if error.filename is None else f" where {error.filename} is written"
+        raise UserError(
+            f"there is no room left{where} ({error.strerror}): all that was saved is whole; make room, then go on "
+            "with `palimpsest resume`"
+        ) from error

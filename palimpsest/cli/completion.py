@@ -78,9 +78,9 @@ def protocols(current: str) -> list[str]:
 GRAMMARS = {
     "train": Grammar(
         lambda current: recipe_names(),
-        ("--from", "--folder", "--dry-run", "--json"),
+        ("--from", "--folder", "--resume", "--dry-run", "--json"),
         spec="Recipe",
-        own=(("--from", runs),),
+        own=(("--from", runs), ("--resume", lambda current: ["auto"])),
     ),
     "resume": Grammar(runs, options="Resume"),
     "evaluate": Grammar(runs, options="Evaluate", spec="Protocol", own=(("--protocol", protocols),)),

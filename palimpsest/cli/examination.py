@@ -29,6 +29,7 @@ OPTIONAL = {  # package: what it is for, and how to get it
     "sentencepiece": ("sub-words", "pip install 'palimpsest[subwords]'"),
     "tensorboard": ("--tracking TensorBoard", "pip install 'palimpsest[tensorboard]'"),
     "wandb": ("--tracking WandB", "pip install 'palimpsest[wandb]'"),
+    "trackio": ("--tracking Trackio", "pip install 'palimpsest[trackio]'"),
     "triton": ("fused kernels on a GPU", "pip install triton"),
     "ipykernel": ("notebooks", "pip install 'palimpsest[notebooks]'"),
     "mkdocs": ("the documentation's pages", "pip install 'palimpsest[docs]'"),

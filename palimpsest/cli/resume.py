@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from ..experiment import resume
+from ..files import told_if_full
 from .train import tell
 
 
@@ -21,4 +22,6 @@ class Resume:
 
 def main(arguments: list[str]) -> None:
     options = tyro.cli(Resume, args=arguments, prog="palimpsest resume")
-    tell(resume(options.run), options.json)
+    with told_if_full():
+        folder = resume(options.run)
+    tell(folder, options.json)

@@ -1,17 +1,21 @@
-"""palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--json] [--FIELD VALUE …]"""
+"""palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--resume auto] [--dry-run] [--json]
+[--FIELD VALUE …]"""
 
 import json
 from pathlib import Path
 
-from ..experiment import train
+from ..errors import UserError
+from ..experiment import Recipe, train
 from ..experiment.estimate import estimate
+from ..experiment.run import train_or_resume
+from ..files import told_if_full
 from ..serialise import to_json
 from .answers import print_json
 from .overrides import choices, is_flag, override
 from .recipes import DEFAULT, find_recipe, from_run, pretty
 
-HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--dry-run] [--json]
-                        [--FIELD VALUE …]
+HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--resume auto] [--dry-run]
+                        [--json] [--FIELD VALUE …]
 
   RECIPE        one of those that `palimpsest ls recipes` lists (default: {DEFAULT}),
                 a recipe.json, or a Python file with a `recipe`
@@ -19,6 +23,7 @@ HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER
   --from RUN    start from the weights of another run, with its recipe and its vocabulary
                 (--keep-optimiser starts from its optimiser too)
   --folder      where to write (default: runs/NAME-001, -002, …)
+  --resume auto go on with the run in that folder if there is one of this very recipe, else begin it there
   --dry-run     only print the recipe and what it would take
   --json        print the run's folder and its final evaluation as JSON (progress goes to standard error)
 
@@ -30,7 +35,7 @@ Parts, and what each can be exchanged for:"""
 
 def main(arguments: list[str]) -> None:
     chosen, rest = take_name(arguments)
-    options, rest = take_options(rest, ("--from", "--folder"))
+    options, rest = take_options(rest, ("--from", "--folder", "--resume"))
     dry_run, as_json = "--dry-run" in rest, "--json" in rest
     rest = [argument for argument in rest if argument not in ("--dry-run", "--json")]
     source = options.get("--from")
@@ -44,9 +49,19 @@ def main(arguments: list[str]) -> None:
     if dry_run:
         print(pretty(recipe), estimate(recipe), sep="\n\n")
         return
-    folder = options.get("--folder")
-    folder = train(recipe, None if folder is None else Path(folder))
+    with told_if_full():
+        folder = carry_out(recipe, options.get("--folder"), options.get("--resume"))
     tell(folder, as_json)
+
+
+def carry_out(recipe: Recipe, folder: str | None, going_on: str | None) -> Path:
+    if going_on is None:
+        return train(recipe, None if folder is None else Path(folder))
+    if going_on != "auto":
+        raise UserError(f"--resume takes auto, not {going_on!r}: to go on with a run, palimpsest resume {going_on}")
+    if folder is None:
+        raise UserError("--resume auto needs --folder: the run to go on with is looked for there")
+    return train_or_resume(recipe, Path(folder))
 
 
 def tell(folder: Path, as_json: bool) -> None:

@@ -14,6 +14,7 @@ and nothing is ever overwritten.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -29,6 +30,7 @@ from ..errors import UserError
 from ..evaluation.perplexity import evaluate
 from ..files import write_atomically
 from ..models.language_model import LanguageNetwork
+from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
 from ..training.checkpoint import Checkpoints
@@ -39,6 +41,9 @@ from .recipe import Recipe
 from .trained import load, read_json, read_tokens
 
 SAMPLE = 1000  # tokens
+FIRST = "step-00000000"  # the checkpoint that is written before any step
+# all that can be there before recipe.json is, and what was being written among it
+BEGINNINGS = re.compile(r"(vocabulary|corpus|environment)\.json|\.\w+\.json\.[0-9a-f]{32}")
 
 
 def train(recipe: Recipe, folder: Path | None = None, console: Console | None = None) -> Path:
@@ -67,6 +72,27 @@ def resume(folder: Path, console: Console | None = None) -> Path:
             f"to go on with it, or begin a new run with `palimpsest train --from {folder}`"
         )
     return proceed(Workshop.open(recipe, tokens), folder, console)
+
+
+def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None) -> Path:
+    """Go on with the recipe's run in this folder, or begin it there: the same call again and again gets it done."""
+    if not (folder / "recipe.json").exists():
+        clear_beginnings(folder)
+        return train(recipe, folder, console)
+    theirs = Recipe.read(folder / "recipe.json")
+    if theirs != recipe:
+        rows = differences([to_json(theirs), to_json(recipe)])
+        list_of_them = "; ".join(f"{row.path} is {said(row, 0)} there and {said(row, 1)} here" for row in rows)
+        raise UserError(f"{folder} holds a run of another recipe ({list_of_them}): choose another --folder")
+    return resume(folder, console)
+
+
+def clear_beginnings(folder: Path) -> None:
+    """What a run leaves that was killed before it had written its recipe down: nothing of it is needed."""
+    found = [*folder.iterdir()] if folder.is_dir() else []
+    if all(BEGINNINGS.fullmatch(path.name) for path in found):
+        for path in found:
+            path.unlink()
 
 
 @dataclass(frozen=True)
@@ -131,18 +157,36 @@ def proceed(workshop: Workshop, folder: Path, console: Console) -> Path:
 
 def begin(trainer: Trainer, recipe: Recipe, folder: Path, console: Console) -> None:
     """From the newest checkpoint that can be read, else from another run's weights, else from scratch."""
-    for checkpoint in reversed(Checkpoints(folder / "checkpoints").all()):
+    checkpoints = Checkpoints(folder / "checkpoints")
+    damaged: list[Path] = []
+    for checkpoint in reversed(checkpoints.all()):
         try:
             trainer.resume(checkpoint)
         except UserError as damage:
             say(console, f"{damage}; trying the one before")
+            damaged.append(checkpoint)
             continue
         say(console, f"resumed from {checkpoint.name}")
+        pass_over(checkpoints, damaged)
+        if trainer.validations:  # a kill may have come between a checkpoint and the mark that it is the best
+            checkpoints.mark_best(*min(trainer.validations, key=lambda validation: validation[1]))
         return
+    if any(checkpoint.name != FIRST for checkpoint in damaged):
+        raise UserError(
+            f"no checkpoint in {checkpoints.folder} can be read: bring a copy of one back, or train anew elsewhere"
+        )
+    pass_over(checkpoints, damaged)
+    trainer.log.cut_back(0)
     if recipe.run.start_from is not None:
         source = Checkpoints(recipe.run.start_from / "checkpoints").find("best")
         trainer.start_from(source)
         say(console, f"weights taken from {source}")
+
+
+def pass_over(checkpoints: Checkpoints, damaged: list[Path]) -> None:
+    """They are later than where the run goes on from, so they must not count as its newest."""
+    for checkpoint in damaged:
+        checkpoints.set_aside(checkpoint)
 
 
 def conclude(folder: Path, tokens: Tokens, console: Console) -> None:

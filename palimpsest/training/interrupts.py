@@ -9,7 +9,8 @@ from types import FrameType, TracebackType
 class Interrupts:
     """`with Interrupts() as stop: … if stop.asked: …`"""
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")  # the last is how schedulers say that time is nearly up
+    SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has but two
 
     def __init__(self) -> None:
         self.asked = False

@@ -130,7 +130,7 @@ def test_a_run_killed_at_a_random_step_and_resumed_ends_like_one_that_never_was(
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
 def test_a_signal_saves_and_leaves_with_zero(tmp_path, number):
     (tmp_path / "text.txt").write_text(TEXT)
     run = tmp_path / "run"
