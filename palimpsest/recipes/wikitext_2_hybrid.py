@@ -15,9 +15,11 @@ from dataclasses import replace
 from palimpsest.attention.positions import Rotary
 from palimpsest.attention.spans import Fixed
 from palimpsest.mixers import SoftmaxAttention
-from palimpsest.models.block import Hybrid
+from palimpsest.models.block import Hybrid, PreNorm
+from palimpsest.models.feed_forward import GatedSilu
 from palimpsest.recipes.wikitext_2_delta import recipe as delta
 
 attention = SoftmaxAttention(Rotary(), Fixed(256), heads=8)
-blocks = Hybrid(delta.model.block, replace(delta.model.block, mixer=attention), every=4)
+block = PreNorm(mixer=attention, feed_forward=GatedSilu(inner=512), dropout=0.2)  # but for the mixer as the others
+blocks = Hybrid(delta.model.block, block, every=4)
 recipe = replace(delta, name="wikitext-2-hybrid", model=replace(delta.model, block=blocks))
