@@ -453,3 +453,15 @@ def test_tensorboard_has_every_number_though_the_run_is_killed(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("train/nats")] == [(2, 1.5)]
+
+
+def test_the_lines_of_the_log_are_on_the_disk_before_the_checkpoint_that_follows_them(recipe, tmp_path, monkeypatch):
+    order = []
+    save = Checkpoints.save
+    monkeypatch.setattr("palimpsest.training.log.flush", lambda path: order.append(len(path.read_text().splitlines())))
+    monkeypatch.setattr(Checkpoints, "save", lambda *given: order.append(f"step {given[1]}") or save(*given))
+    train(recipe, tmp_path / "run", quiet())
+    written = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for lines, saved in zip(order[1::2], order[2::2], strict=True):  # the first checkpoint comes before any line
+        assert lines == len([step for step in written if step <= int(saved.split()[1])])
+    assert order[0] == "step 0"

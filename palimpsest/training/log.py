@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..files import write_atomically
+from ..files import flush, write_atomically
 from .trackers import Tracker
 
 
@@ -49,6 +49,11 @@ class Log:
             return
         kept = [line for line in self.path.read_text().splitlines() if is_before(line, step)]
         write_atomically(self.path, "".join(f"{line}\n" for line in kept))
+
+    def flush(self) -> None:
+        """Onto the disk, so that no checkpoint is newer than the lines before it."""
+        if self.path.exists():
+            flush(self.path)
 
     def tick(self, step: int) -> None:
         self.progress.update(self.task, completed=step)

@@ -171,6 +171,7 @@ class Trainer:
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
             raise Diverged(self.explain("the weights"))
         training = self.snapshot()
+        self.log.flush()
         with self.averaged():
             self.checkpoints.save(self.step, self.model, training)
         self.checkpoints.prune()
