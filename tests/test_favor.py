@@ -8,7 +8,7 @@ import pytest
 import torch
 from closeness import close
 from torch import Tensor
-from toys import metrics, quiet, toy
+from toys import metrics, quiet, toy, train_until_the_power_goes
 
 from palimpsest.cli import main
 from palimpsest.data.retrieval import Capacity
@@ -30,7 +30,6 @@ from palimpsest.mixers.recall import recall_of
 from palimpsest.models.block import Hybrid, PreNorm
 from palimpsest.models.language_model import LanguageModel
 from palimpsest.models.retrieval_model import ProjectedPairs
-from palimpsest.training.trainer import Trainer
 
 WIDTH, LENGTH = 32, 40
 BARE = Favor(epsilon=0.0)
@@ -208,20 +207,10 @@ def briefly(monkeypatch):
     monkeypatch.setattr("palimpsest.experiment.run.write_report", lambda folder: folder)
 
 
-class StopAfterThree(Trainer):
-    def advance(self):
-        if self.step == 3:
-            raise KeyboardInterrupt
-        super().advance()
-
-
-def test_a_run_that_redraws_goes_on_where_it_was(tmp_path, monkeypatch, briefly):
+def test_a_run_that_redraws_goes_on_where_it_was(tmp_path, briefly):
     recipe = performer(Favor(directions=5, redraw=2))
     whole = train(recipe, tmp_path / "whole", quiet())
-    with monkeypatch.context() as patch:
-        patch.setattr("palimpsest.experiment.run.Trainer", StopAfterThree)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "cut", quiet())
+    train_until_the_power_goes(recipe, tmp_path / "cut", 3)
     resumed = resume(tmp_path / "cut", quiet())
     assert metrics(resumed) == metrics(whole)
     assert all(torch.equal(*pair) for pair in zip(matrices(resumed), matrices(whole), strict=True))

@@ -11,7 +11,7 @@ import torch
 from closeness import close, states_close
 from torch import Tensor, nn
 from torch.autograd import gradcheck
-from toys import TEXT, metrics, quiet, toy
+from toys import TEXT, metrics, quiet, toy, train_until_the_power_goes
 
 from palimpsest.attention.positions import SharedRelative, Sinusoidal
 from palimpsest.attention.spans import Adaptive, SegmentCache
@@ -50,7 +50,6 @@ from palimpsest.models.language_model import LanguageModel
 from palimpsest.models.norms import LayerNorm
 from palimpsest.state import map_state, rows_of
 from palimpsest.training.schedules import Constant, Cosine
-from palimpsest.training.trainer import Trainer
 
 WIDTH, HEADS = 8, 2
 LINEAR = FastWeight(EluPlusOne(), Unscaled(), Sum(), Normalised(), heads=HEADS)
@@ -284,13 +283,6 @@ def test_a_seed_decides_and_another_decides_otherwise():
     assert [run.seed for run in CommandLine("dpfp", 1).original()] == [1]
 
 
-class StopAfterOne(Trainer):
-    def advance(self):
-        if self.step == 1:
-            raise KeyboardInterrupt
-        super().advance()
-
-
 def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
     """The originals begin again with step, rate, chance, data and carried states, and with the best score unknown."""
     monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 5)
@@ -300,10 +292,7 @@ def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
     data = replace(base.data, corpus=Text(tmp_path / "text.txt"))
     recipe = toy(replace(base, data=data), steps=3, validate_every=1)
     whole = train(recipe, tmp_path / "whole", quiet())
-    with monkeypatch.context() as patch:
-        patch.setattr("palimpsest.experiment.run.Trainer", StopAfterOne)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "cut", quiet())
+    train_until_the_power_goes(recipe, tmp_path / "cut", 1)
     resumed = resume(tmp_path / "cut", quiet())
     assert metrics(resumed) == metrics(whole)
     mine, theirs = (load(folder, "latest").model.state_dict() for folder in (resumed, whole))

@@ -8,14 +8,16 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from palimpsest.data.corpora import Corpus, Text, TinyShakespeare
 from palimpsest.data.downloads import cache
 from palimpsest.data.standard import OneBillionWord, Standard
-from palimpsest.experiment import Data, Recipe
+from palimpsest.experiment import Data, Recipe, train
 from palimpsest.legacy.vocabularies import TransformerXLWordList
 from palimpsest.spec import Spec
+from palimpsest.training.trainer import Trainer
 
 TEXT = "".join(f"line {i % 7} says {'abc'[i % 3]} again and again, and so on.\n" for i in range(300))
 LINES = TEXT.splitlines(keepends=True)
@@ -73,6 +75,21 @@ def smaller(name: str, value: Any) -> Any:
     if name == "cutoffs":
         return tuple(4 * place for place in range(1, len(value) + 1))
     return min(value, LARGEST[name]) if name in LARGEST and value is not None else value
+
+
+def train_until_the_power_goes(recipe: Recipe, folder: Path, step: int) -> None:
+    """After so many steps, and before anything is written down of the next."""
+
+    class Powerless(Trainer):
+        def advance(self) -> None:
+            if self.step == step:
+                raise KeyboardInterrupt
+            super().advance()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palimpsest.experiment.run.Trainer", Powerless)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, folder, quiet())
 
 
 def metrics(folder: Path) -> list[dict]:

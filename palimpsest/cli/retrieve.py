@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
@@ -20,7 +20,7 @@ from ..experiment.sweep import cores, sweep
 from ..legacy.retrieval import LINES, CommandLine
 from ..report.retrieval import RECALL, agreement, compare, read_results, write_logs, write_retrieval
 from ..serialise import to_json
-from ..spec import Spec
+from ..spec import Spec, parts_of
 from ..world import World
 from .answers import print_json
 from .overrides import choices, override
@@ -282,11 +282,5 @@ def import_parts(own: Own) -> None:
 
 def sentence(spec: Spec) -> str:
     """`DPFP SumToOne Delta Plain`: the parts that have no parts of their own."""
-    return " ".join(type(part).__name__ for part in innermost(spec)) or type(spec).__name__
-
-
-def innermost(spec: Spec) -> Iterator[Spec]:
-    parts = [getattr(spec, entry.name) for entry in fields(spec)]  # pyright: ignore[reportArgumentType]
-    for part in [part for part in parts if isinstance(part, Spec)]:
-        inside = list(innermost(part))
-        yield from inside or [part]
+    innermost = [part for part in parts_of(spec) if part is not spec and len([*parts_of(part)]) == 1]
+    return " ".join(type(part).__name__ for part in innermost) or type(spec).__name__

@@ -124,15 +124,12 @@ class KeyCache(SoftmaxAttentionMixer):
         projected = self.project(self.hear(x, places))
         queries, keys, values = projected.unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
         queries, keys = (self.positions.turn(z, places) for z in (queries, keys))
-        cached = old.keys.shape[1]
         all_keys, all_values = torch.cat([old.keys, keys], dim=1), torch.cat([old.values, values], dim=1)
+        if state is not None:  # a fresh cache holds nothing to look at
+            keys, values = all_keys, all_values
         (group,) = self.span.groups()
-        if state is None:
-            empty = empty_before(places, 0, starts)
-            reads = self.attend(group, self.ask_for(queries, keys.shape[1]), keys, values, empty)
-        else:
-            empty = empty_before(places, cached, starts)
-            reads = self.attend(group, self.ask_for(queries, all_keys.shape[1]), all_keys, all_values, empty)
+        empty = empty_before(places, keys.shape[1] - x.shape[1], starts)
+        reads = self.attend(group, self.ask_for(queries, keys.shape[1]), keys, values, empty)
         kept = slice(None if self.span.slots is None else all_keys.shape[1] - self.span.slots, None)
         return self.out(reads.flatten(-2)), KeyState(all_keys[:, kept], all_values[:, kept], places[:, -1] + 1)
 

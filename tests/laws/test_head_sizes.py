@@ -1,54 +1,16 @@
-"""The laws of a fast weight memory whose heads share keys, differ in width, map their values or write several times."""
+"""What it means that heads share keys, differ in width, map their values or write several times; laws: test_mixers.
 
 from dataclasses import replace
 
 import pytest
 import torch
-from closeness import all_close, close
-from test_mixers import HEADS, LENGTH, WIDTH, built, outcome
+from closeness import close
+from test_mixers import HEADS, LENGTH, MEMORY, WIDTH, built
 
 from palimpsest.errors import UserError
-from palimpsest.memory.convolutions import ShortConvolution
-from palimpsest.memory.feature_maps import DPFP, FeatureMap, Silu
-from palimpsest.memory.read_outs import GatedNorm, Normalised
-from palimpsest.memory.update_rules import Delta, DeltaProduct, FeatureGatedDelta, GatedDelta, NormalisedDelta
+from palimpsest.memory.feature_maps import Silu
+from palimpsest.memory.update_rules import Delta
 from palimpsest.mixers.fast_weight import FastWeight
-
-MEMORY = FastWeight(heads=HEADS)
-SENTENCES = [
-    replace(MEMORY, key_heads=1),
-    replace(MEMORY, key_heads=1, update_rule=NormalisedDelta(), read_out=Normalised()),
-    replace(MEMORY, key_heads=1, update_rule=FeatureGatedDelta(), feature_map=DPFP(nu=2)),
-    replace(MEMORY, head_width=3),
-    replace(MEMORY, value_width=3),
-    replace(MEMORY, head_width=3, value_width=5, read_out=GatedNorm(), convolution=ShortConvolution(3)),
-    replace(MEMORY, key_heads=1, update_rule=DeltaProduct(writes=3), convolution=ShortConvolution(2)),
-    replace(MEMORY, update_rule=GatedDelta(writes=2), read_out=Normalised()),
-    *(replace(MEMORY, value_map=variant()) for variant in FeatureMap.variants()),
-]
-every_sentence = pytest.mark.parametrize("spec", SENTENCES, ids=repr)
-
-
-@every_sentence
-def test_cutting_a_segment_anywhere_changes_nothing(spec):
-    mixer, x = built(spec), torch.randn(2, LENGTH, WIDTH)
-    whole = outcome(mixer, x)
-    for cut in range(1, LENGTH):
-        all_close(outcome(mixer, x, cut), whole)
-
-
-@every_sentence
-def test_the_future_is_not_read(spec):
-    mixer, x = built(spec), torch.randn(1, LENGTH, WIDTH)
-    for t in range(LENGTH):
-        close(mixer(x[:, : t + 1])[0], mixer(x)[0][:, : t + 1])
-
-
-@every_sentence
-def test_everything_learned_gets_a_gradient(spec):
-    mixer = built(spec)
-    mixer(torch.randn(2, LENGTH, WIDTH))[0].square().sum().backward()
-    assert all(learned.grad is not None and learned.grad.any() for learned in mixer.parameters())
 
 
 def test_heads_that_share_a_key_are_heads_with_the_same_key():

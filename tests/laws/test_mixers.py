@@ -1,7 +1,7 @@
 """The laws of mixers: held by every sentence that can be said, and by every mixer that will be added."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise, product
 
@@ -20,8 +20,15 @@ from palimpsest.legacy.transformer_xl import AbsoluteAttention
 from palimpsest.memory.convolutions import Convolution, ShortConvolution
 from palimpsest.memory.feature_maps import DPFP, FeatureMap, StabilisedFavor
 from palimpsest.memory.key_scales import KeyScale, UnitNorm, Unscaled
-from palimpsest.memory.read_outs import Normalised, Plain, ReadOut
-from palimpsest.memory.update_rules import Delta, NormalisedDelta, UpdateRule
+from palimpsest.memory.read_outs import GatedNorm, Normalised, Plain, ReadOut
+from palimpsest.memory.update_rules import (
+    Delta,
+    DeltaProduct,
+    FeatureGatedDelta,
+    GatedDelta,
+    NormalisedDelta,
+    UpdateRule,
+)
 from palimpsest.mixers.fast_weight import FastWeight
 from palimpsest.mixers.mixer import Mixer, MixerModule
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
@@ -59,6 +66,19 @@ FAST_WEIGHTS += [
     FastWeight(update_rule=rule, read_out=read_out, heads=HEADS, convolution=convolution)
     for (rule, read_out), convolution in product([(Delta(), Plain()), (NormalisedDelta(), Normalised())], CONVOLUTIONS)
 ]
+MEMORY = FastWeight(heads=HEADS)
+HEAD_SIZES = [  # heads that share keys, differ in width, map their values or write several times
+    replace(MEMORY, key_heads=1),
+    replace(MEMORY, key_heads=1, update_rule=NormalisedDelta(), read_out=Normalised()),
+    replace(MEMORY, key_heads=1, update_rule=FeatureGatedDelta(), feature_map=DPFP(nu=2)),
+    replace(MEMORY, head_width=3),
+    replace(MEMORY, value_width=3),
+    replace(MEMORY, head_width=3, value_width=5, read_out=GatedNorm(), convolution=ShortConvolution(3)),
+    replace(MEMORY, key_heads=1, update_rule=DeltaProduct(writes=3), convolution=ShortConvolution(2)),
+    replace(MEMORY, update_rule=GatedDelta(writes=2), read_out=Normalised()),
+    *(replace(MEMORY, value_map=variant()) for variant in FeatureMap.variants()),
+]
+FAST_WEIGHTS += HEAD_SIZES
 SPANS = [Fixed(2), Fixed(3), SegmentCache(0), SegmentCache(3, same_length=True), Adaptive(limit=5, ramp=2, initial=0.3)]
 PERSISTENT = [PersistentVectors(3)]
 ATTENTIONS = [SoftmaxAttention(*parts, heads=HEADS) for parts in every(Positions, Span)]
@@ -122,6 +142,10 @@ def test_cutting_a_segment_anywhere_changes_nothing(spec):
 @every_invariant_mixer
 def test_token_by_token_is_one_segment(spec):
     mixer, x = built(spec), torch.randn(2, LENGTH, WIDTH)
+    check_token_by_token(mixer, x)
+
+
+def check_token_by_token(mixer: MixerModule, x: Tensor) -> None:
     expected, expected_state = mixer(x)
     tokens, state = [], None
     for token in x.split(1, dim=1):

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from toys import TEXT, metrics, palimpsest, quiet, toy
+from toys import TEXT, metrics, palimpsest, quiet, toy, train_until_the_power_goes
 
 from palimpsest.batch import Batch
 from palimpsest.data.corpora import Text
@@ -59,46 +59,31 @@ def assert_same_run(one, other):
     assert (one / "samples.txt").read_text() == (other / "samples.txt").read_text()
 
 
-class StopAfter(Trainer):
-    """Loses its power after a step, before anything is written down."""
-
-    last = 0
-
-    def advance(self):
-        if self.step == self.last:
-            raise KeyboardInterrupt
-        super().advance()
-
-
 @pytest.mark.slow
 @every_optimiser
 @pytest.mark.parametrize("cut", range(1, 7))
-def test_resuming_is_invisible_bit_for_bit_at_every_step(recipe, tmp_path, monkeypatch, optimiser, cut):
-    check_resume(replace(recipe, optimiser=optimiser()), tmp_path, monkeypatch, cut)
+def test_resuming_is_invisible_bit_for_bit_at_every_step(recipe, tmp_path, optimiser, cut):
+    check_resume(replace(recipe, optimiser=optimiser()), tmp_path, cut)
 
 
-def test_resuming_is_invisible_bit_for_bit(recipe, tmp_path, monkeypatch):
-    check_resume(recipe, tmp_path, monkeypatch, cut=5)
+def test_resuming_is_invisible_bit_for_bit(recipe, tmp_path):
+    check_resume(recipe, tmp_path, cut=5)
 
 
-def test_resuming_is_invisible_among_segments_of_random_lengths(recipe, tmp_path, monkeypatch):
-    check_resume(replace(recipe, data=replace(recipe.data, order=RandomLengths())), tmp_path, monkeypatch, cut=5)
+def test_resuming_is_invisible_among_segments_of_random_lengths(recipe, tmp_path):
+    check_resume(replace(recipe, data=replace(recipe.data, order=RandomLengths())), tmp_path, cut=5)
 
 
-def test_resuming_is_invisible_to_a_schedule_that_looks_at_validations(recipe, tmp_path, monkeypatch):
+def test_resuming_is_invisible_to_a_schedule_that_looks_at_validations(recipe, tmp_path):
     recipe = replace(recipe, schedule=Plateau(threshold=0.5), run=replace(recipe.run, validate_every=1))
-    check_resume(recipe, tmp_path, monkeypatch, cut=5)
+    check_resume(recipe, tmp_path, cut=5)
     rates = [record["rate"] for record in metrics(tmp_path / "whole") if record["event"] == "train"]
     assert rates == [1.0, 0.25, 0.0625, 0.03125], "each validation but the first lowers the rate"
 
 
-def check_resume(recipe, tmp_path, monkeypatch, cut):
+def check_resume(recipe, tmp_path, cut):
     whole = train(recipe, tmp_path / "whole", quiet())
-    with monkeypatch.context() as patch:
-        patch.setattr(StopAfter, "last", cut)
-        patch.setattr("palimpsest.experiment.run.Trainer", StopAfter)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "cut", quiet())
+    train_until_the_power_goes(recipe, tmp_path / "cut", cut)
     assert_same_run(resume(tmp_path / "cut", quiet()), whole)
 
 
