@@ -1,4 +1,4 @@
-"""What it means that heads share keys, differ in width, map their values or write several times; laws: test_mixers.
+"""What it means that heads share keys, differ in width, map their values or write several times. Laws: test_mixers."""
 
 from dataclasses import replace
 
