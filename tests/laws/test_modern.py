@@ -167,12 +167,12 @@ def modern(recipe: Recipe) -> Recipe:  # noqa: F811
 
 
 def test_resuming_is_invisible_with_everything_modern(recipe, tmp_path, monkeypatch):  # noqa: F811
-    check_resume(modern(recipe), tmp_path, monkeypatch, cut=5)
+    check_resume(modern(recipe), tmp_path, cut=5)
     assert_same_newest(tmp_path / "cut", tmp_path / "whole")
 
 
 def test_resuming_is_invisible_to_an_average_under_redrawn_directions(recipe, tmp_path, monkeypatch):  # noqa: F811
-    check_resume(with_average(recipe), tmp_path, monkeypatch, cut=5)
+    check_resume(with_average(recipe), tmp_path, cut=5)
     assert_same_newest(tmp_path / "cut", tmp_path / "whole")
 
 
