@@ -15,9 +15,19 @@ class Gates(NamedTuple):
     log_keep: Tensor | None = None  # b t h, or b t h k for one number per key feature
     erase: Tensor | None = None  # b t h
     write: Tensor | None = None  # b t h
+    limit: float | None = None  # where there is one, erase and write come as logits: each is limit · σ(logit)
 
     def to(self, dtype) -> "Gates":
-        return Gates(*(None if gate is None else gate.to(dtype) for gate in self))
+        return Gates(*(None if gate is None else gate.to(dtype) for gate in self[:3]), self.limit)
+
+    def opened(self) -> "Gates":
+        """The same without logits."""
+        if self.limit is None:
+            return self
+        erase = None if self.erase is None else self.limit * self.erase.sigmoid()
+        same = self.write is self.erase
+        write = erase if same else None if self.write is None else self.limit * self.write.sigmoid()
+        return Gates(self.log_keep, erase, write)
 
     def wiping(self, starts: Tensor | None, like: Tensor) -> "Gates":
         """The same, on a page that is fresh again where `starts` `b t` is true; `like` is `b t h …`."""

@@ -1,9 +1,13 @@
 """What every test may rely on: one thread, repeatable chance, float64 where laws are checked, a cache of its own."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton: its kernels then run on a CPU
 from hypothesis import settings
 
 import palimpsest.legacy  # noqa: F401 (the laws hold for its parts too)

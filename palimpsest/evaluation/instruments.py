@@ -108,14 +108,14 @@ def overheard(model: Any, ids: Tensor) -> list[Any]:
 def heads_of(address: Any) -> list[tuple[Tensor, Tensor, Tensor, Gates, int]]:
     """Queries, keys, values and gates of each head of the only row, and how often each token writes."""
     queries, keys, values = (x[0].double().cpu() for x in (address.queries, address.keys, address.values))
-    gates = Gates(*(None if gate is None else gate[0].double().cpu() for gate in address.gates))
+    gates = Gates(*(None if gate is None else gate[0].double().cpu() for gate in address.gates.opened()[:3]))
     writes = len(keys) // address.heard.shape[1]
     return [
         (
             queries[:, head],
             keys[:, head],
             values[:, head],
-            Gates(*(None if gate is None else gate[:, head] for gate in gates)),
+            Gates(*(None if gate is None else gate[:, head] for gate in gates[:3])),
             writes,
         )
         for head in range(keys.shape[1])
@@ -155,7 +155,7 @@ class HeadPage:
         return (kept * self.keys[:count]).mT @ self.notes[:count]
 
     def readings(self, times: tuple[int, ...]) -> HeadReadings:
-        log_keep, erase, write = self.gates
+        log_keep, erase, write = self.gates[:3]
         keep = None if log_keep is None else log_keep[:: self.writes].exp()  # once a token
         lengths = self.keys.norm(dim=-1)
         tokens = len(self.keys) // self.writes

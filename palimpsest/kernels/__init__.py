@@ -3,7 +3,8 @@
 from ..gates import Gates
 from ..relative import Relative
 from .attention import ATTENTION_BACKENDS, relative_attention
-from .scan import BACKENDS, BackendRefused, choose_backend, memory_dtype, memory_scan
+from .precision import memory_dtype
+from .scan import BACKENDS, BackendRefused, choose_backend, memory_scan
 
 __all__ = [
     "ATTENTION_BACKENDS",

@@ -43,7 +43,7 @@ def scan(
 
 
 def split_gates(gates: Gates, length: int) -> Iterator[Gates]:
-    split = (repeat(None) if gate is None else gate.split(length, dim=1) for gate in gates)
+    split = (repeat(None) if gate is None else gate.split(length, dim=1) for gate in gates[:3])
     return (Gates(*part) for part in zip(*split, strict=False))
 
 
@@ -52,7 +52,7 @@ def scan_block(
 ) -> tuple[Tensor, Tensor]:
     batch, length, heads, _ = queries.shape
     q, k, v = (fold(x, chunk) for x in (queries, keys, values))
-    log_keep, erase, write = (None if gate is None else fold(gate, chunk) for gate in gates)
+    log_keep, erase, write = (None if gate is None else fold(gate, chunk) for gate in gates[:3])
     kept = None if log_keep is None else Kept(log_keep)
 
     fresh = v if write is None else write * v

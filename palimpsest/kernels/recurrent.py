@@ -12,7 +12,7 @@ def scan(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Te
     page = memory.flatten(0, 1)  # (b h) k v
     reads = []
     for t in range(length):
-        log_keep, erase, write = (None if gate is None else gate[:, t] for gate in gates)
+        log_keep, erase, write = (None if gate is None else gate[:, t] for gate in gates[:3])
         q, k, note = (x[:, t].reshape(batch * heads, 1, -1) for x in (queries, keys, values))
         if log_keep is not None:
             page = as_feature_column(log_keep.flatten(0, 1), page).exp() * page

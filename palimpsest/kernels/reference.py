@@ -11,7 +11,7 @@ def scan(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Te
     reads = []
     for t in range(queries.shape[1]):
         q, k, v = queries[:, t], keys[:, t], values[:, t]
-        log_keep, erase, write = (None if gate is None else gate[:, t] for gate in gates)
+        log_keep, erase, write = (None if gate is None else gate[:, t] for gate in gates[:3])
         if log_keep is not None:
             memory = as_feature_column(log_keep, memory).exp() * memory
         note = v if write is None else write[..., None] * v

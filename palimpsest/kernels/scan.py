@@ -6,19 +6,31 @@ read   = queryᵀ memory
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from ..axes import check_axes
 from ..gates import Gates
+from ..look import Look
 from . import chunked, recurrent, reference
+from .precision import full_precision, memory_dtype
+
+HAS_TRITON = find_spec("triton") is not None
+
+
+def fused(*arguments, **options) -> tuple[Tensor, Tensor]:
+    from .fused.scan import scan  # where there is no GPU there may be no triton
+
+    return scan(*arguments, **options)
+
 
 BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
     "reference": reference.scan,
     "recurrent": recurrent.scan,
     "chunked": chunked.scan,
+    "fused": fused,
 }
 
 
@@ -33,56 +45,78 @@ def memory_scan(
     gates: Gates = Gates(),  # noqa: B008 (immutable)
     memory: Tensor | None = None,
     *,
+    look: Look | None = None,
     backend: str | None = None,
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """queries, keys `b t h k`, values `b t h v`, memory `b h k v` -> reads `b t h v`, memory after the last token.
 
-    The arithmetic is done in the type of the memory, at least float32; reads come back in the type of the values.
+    With a `look` queries and keys come raw, `b t h w`, and k is the number of features it makes of them. The
+    arithmetic is done in the type of the memory, at least float32, but for the products of the fused form, which
+    are as exact as the type of the values lets them be seen; reads come back in the type of the values.
     """
-    sizes = check(queries, keys, values, gates, memory)
-    dtype = memory_dtype(values.dtype if memory is None else torch.promote_types(memory.dtype, values.dtype))
-    if memory is None:
-        memory = values.new_zeros(sizes["b"], sizes["h"], sizes["k"], sizes["v"], dtype=dtype)
-    backend = choose_backend(sizes["t"]) if backend is None else backend
-    if backend not in BACKENDS:
+    if backend is not None and backend not in BACKENDS:
         raise BackendRefused(f"there is no backend {backend!r}; there are {', '.join(BACKENDS)}")
     if chunk is not None and backend != "chunked":
         raise BackendRefused(f"a chunk size means something to the chunked backend only, not to {backend!r}")
     if chunk is not None and chunk < 1:
         raise BackendRefused(f"a chunk holds at least one token; found a size of {chunk}")
+    if look is not None and not look.on_chip:
+        queries, keys, look = look.of(queries), look.of(keys), None
+    if backend is None:
+        backend = choose_backend(queries, keys, values, memory, look)
+    elif backend == "fused" and (refused := why_not_fused(queries, keys, values, memory, look)):
+        raise BackendRefused(refused)
+    if backend != "fused" and look is not None:
+        queries, keys, look = look.of(queries), look.of(keys), None
+    sizes = check(queries, keys, values, gates, memory, look)
+    dtype = memory_dtype(values.dtype if memory is None else torch.promote_types(memory.dtype, values.dtype))
+    if memory is None:
+        memory = values.new_zeros(sizes["b"], sizes["h"], sizes["k"], sizes["v"], dtype=dtype)
+    if backend == "fused":
+        return fused(queries, keys, values, gates, memory, look)
     options = {} if chunk is None else {"chunk": chunk}
     inputs = (x.to(dtype) for x in (queries, keys, values))
     with full_precision(values.device.type):
-        reads, after = BACKENDS[backend](*inputs, gates.to(dtype), memory.to(dtype), **options)
+        reads, after = BACKENDS[backend](*inputs, gates.opened().to(dtype), memory.to(dtype), **options)
     return reads.to(values.dtype), after
 
 
-def full_precision(device: str) -> AbstractContextManager:
-    """Autocast would round the page at every product."""
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+def choose_backend(
+    queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None = None, look: Look | None = None
+) -> str:
+    if queries.is_cuda and why_not_fused(queries, keys, values, memory, look) is None:
+        return "fused"
+    return "recurrent" if queries.shape[1] == 1 else "chunked"
 
 
-def choose_backend(length: int) -> str:
-    return "recurrent" if length == 1 else "chunked"
+def why_not_fused(
+    queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None, look: Look | None
+) -> str | None:
+    if not HAS_TRITON:
+        return "the fused backend needs triton, which is not installed"
+    from .fused.scan import refusal
+
+    return refusal(queries, keys, values, memory, look)
 
 
-def memory_dtype(dtype: torch.dtype) -> torch.dtype:
-    """A page is written thousands of times: half precision would lose what is added."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def check(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> dict[str, int]:
+def check(
+    queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None, look: Look | None
+) -> dict[str, int]:
     per_feature = gates.log_keep is not None and gates.log_keep.ndim == 4
+    raw = "b t h k" if look is None else "b t h w"
     sizes = check_axes(
-        queries=(queries, "b t h k"),
-        keys=(keys, "b t h k"),
+        queries=(queries, raw),
+        keys=(keys, raw),
         values=(values, "b t h v"),
         log_keep=(gates.log_keep, "b t h k" if per_feature else "b t h"),
         erase=(gates.erase, "b t h"),
         write=(gates.write, "b t h"),
         memory=(memory, "b h k v"),
     )
+    features = None if look is None else look.features(sizes["w"])
+    if features is not None and sizes.setdefault("k", features) != features:
+        raise ValueError(f"the look makes {features} features of {sizes['w']} numbers, but the memory has {sizes['k']}")
     if 0 in sizes.values():
         empty = " and ".join(axis for axis, size in sizes.items() if size == 0)
         raise ValueError(f"a segment has at least one row, one token and one number of each kind; found no {empty}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .scan import full_precision
+from .precision import full_precision
 
 KINDS = 4  # of columns: outputs, queries, keys, β
 

@@ -8,6 +8,7 @@ from torch import Tensor, cat
 from torch.nn.functional import linear
 
 from ..errors import UserError
+from ..look import Look
 from ..memory.feature_maps import DPFP, EluPlusOne, FeatureMap
 from ..memory.key_scales import SumToOne, Unscaled
 from ..memory.read_outs import Normalised, Plain, ReadOut
@@ -41,11 +42,13 @@ class BareQueryMemory(FastWeight):
 
 
 class BareQueryMixer(FastWeightMixer):
-    def address(self, x: Tensor, state: FastWeightState, starts: Tensor | None = None) -> Address:
-        address = super().address(x, state, starts)
+    def address(
+        self, x: Tensor, state: FastWeightState, starts: Tensor | None = None, look: Look | None = None
+    ) -> Address:
+        address = super().address(x, state, starts, look)
         if self.norm is None:
             return address
-        return address._replace(queries=self.features_of(linear(x, self.project.weight[: self.widths[0]])))
+        return address._replace(queries=self.features_of(linear(x, self.project.weight[: self.widths[0]]), look))
 
 
 def translate_block(settings: Settings) -> Block:

@@ -22,6 +22,10 @@ class FeatureMap(Spec):
     def features(self, head_width: int) -> int:
         return head_width
 
+    def numbers(self) -> dict[str, Any]:
+        """What a kernel that knows this map by its name must still be told."""
+        return {}
+
     def build(self, head_width: int) -> nn.Module:
         return Pointwise(self)
 
@@ -64,6 +68,9 @@ class DPFP(FeatureMap):
     def features(self, head_width: int) -> int:
         return 2 * self.nu * head_width
 
+    def numbers(self) -> dict[str, Any]:
+        return {"nu": self.nu}
+
     def map(self, x: Tensor) -> Tensor:
         halves = torch.cat([x.relu(), (-x).relu()], dim=-1)
         return torch.cat([halves * halves.roll(shift, dims=-1) for shift in range(1, self.nu + 1)], dim=-1)
@@ -85,6 +92,9 @@ class Favor(FeatureMap):
 
     def features(self, head_width: int) -> int:
         return 2 * self.directions
+
+    def numbers(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon, "factor": self.scale}
 
     def build(self, head_width: int) -> nn.Module:
         return FavorFeatures(self, head_width)

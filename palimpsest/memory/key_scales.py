@@ -15,6 +15,10 @@ class KeyScale(Spec):
     def __call__(self, features: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def numbers(self) -> dict[str, float]:
+        """What a kernel that knows this scale by its name must still be told."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Unscaled(KeyScale):
@@ -36,6 +40,9 @@ class SumToOne(KeyScale):
     def __call__(self, features: Tensor) -> Tensor:
         return features / features.sum(-1, keepdim=True).clamp(min=self.floor)
 
+    def numbers(self) -> dict[str, float]:
+        return {"floor": self.floor}
+
 
 @dataclass(frozen=True)
 class UnitNorm(KeyScale):
@@ -45,3 +52,6 @@ class UnitNorm(KeyScale):
 
     def __call__(self, features: Tensor) -> Tensor:
         return features * (features.square().sum(-1, keepdim=True) + self.epsilon).rsqrt()
+
+    def numbers(self) -> dict[str, float]:
+        return {"floor": self.epsilon}

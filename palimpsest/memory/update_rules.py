@@ -93,8 +93,8 @@ class DeltaGates(nn.Module):
         self.beta = GateProjection(width, spec.writes * heads, start)
 
     def forward(self, x: Tensor, crowding: Tensor | None = None) -> Gates:
-        beta = self.spec.limit * self.beta(x).sigmoid().unflatten(-1, (self.spec.writes, -1)).flatten(1, 2)
-        return Gates(erase=beta, write=beta)
+        logits = self.beta(x).unflatten(-1, (self.spec.writes, -1)).flatten(1, 2)
+        return Gates(erase=logits, write=logits, limit=self.spec.limit)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from ..errors import UserError
 from ..gates import Gates
 from ..kernels import memory_dtype, memory_scan
+from ..look import Look
 from ..memory.convolutions import Convolution
 from ..memory.feature_maps import EluPlusOne, FeatureMap, Identity
 from ..memory.key_scales import KeyScale, SumToOne
@@ -122,8 +123,10 @@ class FastWeightMixer(MixerModule):
         self, x: Tensor, starts: Tensor | None, state: FastWeightState | None = None
     ) -> tuple[Tensor, FastWeightState]:
         state = self.initial_state(len(x)) if state is None else state
-        heard, queries, keys, values, gates, recent, peak = self.address(x, state, starts)
-        reads, memory = memory_scan(queries, keys, values, gates, state.memory)
+        # whoever counts or weighs keys must see their features; the scan can make them by itself
+        look = self.look() if state.key_sum is None and state.peak is None else None
+        heard, queries, keys, values, gates, recent, peak = self.address(x, state, starts, look)
+        reads, memory = memory_scan(queries, keys, values, gates, state.memory, look=look)
         mass, key_sum = None, None
         if state.key_sum is not None:
             mass, key_sum = count_keys(queries, keys, gates, state.key_sum)
@@ -131,14 +134,16 @@ class FastWeightMixer(MixerModule):
         reads = self.read_out(reads[:, self.writes - 1 :: self.writes], heard, mass)
         return self.out(reads.flatten(-2)), FastWeightState(memory, key_sum, recent, peak)
 
-    def address(self, x: Tensor, state: FastWeightState, starts: Tensor | None = None) -> Address:
-        """All that is done before the scan, for those who only want to look."""
+    def address(
+        self, x: Tensor, state: FastWeightState, starts: Tensor | None = None, look: Look | None = None
+    ) -> Address:
+        """All that is done before the scan, for those who only want to see; with a look, queries and keys are raw."""
         x = x if self.norm is None else self.norm(x)
         projected, recent = self.project(x), state.recent
         if self.convolution is not None:
             projected, recent = self.convolution(projected, recent, starts)
         asked, written, values = projected.split(self.widths, dim=-1)
-        queries, keys = (self.features_of(z) for z in (asked, written))
+        queries, keys = (self.features_of(z, look) for z in (asked, written))
         if self.writes > 1:
             queries = pad(queries[:, :, None], (0, 0, 0, 0, self.writes - 1, 0)).flatten(1, 2)
             starts = None if starts is None else pad(starts[..., None], (0, self.writes - 1)).flatten(1)
@@ -151,9 +156,18 @@ class FastWeightMixer(MixerModule):
             gates, peak = weighed(gates, self.heights_of(written), peak, starts)
         return Address(x, queries, keys, values, gates.wiping(starts, keys), recent, peak)
 
-    def features_of(self, x: Tensor) -> Tensor:
+    def look(self) -> Look:
+        of, numbers = self.look_of, {**self.spec.feature_map.numbers(), **self.spec.key_scale.numbers()}
+        map, scale = (type(part).__name__ for part in (self.spec.feature_map, self.spec.key_scale))
+        return Look(of, getattr(self.feature_map, "matrix", None), map, scale, **numbers)
+
+    def look_of(self, x: Tensor) -> Tensor:
+        return self.spec.key_scale(self.feature_map(x))
+
+    def features_of(self, x: Tensor, look: Look | None = None) -> Tensor:
         """Queries or keys as the page sees them, those of a key head once for each head that shares them."""
-        return self.shared(self.spec.key_scale(self.feature_map(by_head(x, self.key_heads, self.head_width))))
+        raw = by_head(x, self.key_heads, self.head_width)
+        return self.shared(self.look_of(raw) if look is None else raw)
 
     def heights_of(self, x: Tensor) -> Tensor:
         """What a relative map leaves out of keys, as logarithms."""

@@ -89,7 +89,7 @@ class FastWeightRecall(Recall):
     def answer(self, keys: Tensor, values: Tensor, queries: Tensor, heard: Tensor, asking: Tensor) -> Tensor:
         heights = self.feature_map.heights(keys) if self.spec.weighs_keys else None  # pyright: ignore[reportCallIssue]
         keys, queries = (self.spec.key_scale(self.feature_map(z)) for z in (keys, queries))
-        gates = self.update_rule(heard, self.crowding(keys))
+        gates = self.update_rule(heard, self.crowding(keys)).opened()
         if heights is not None:
             gates = weighed_by(gates, (heights - heights.amax(1, keepdim=True)).exp()[..., None])
         reads, mass = self.read(keys, values, queries, gates), None

@@ -79,7 +79,7 @@ def test_readings_tell_of_tokens_however_often_they_write(mixer):
 
 def test_gates_are_those_of_the_rule():
     model, ids = model_of(FastWeight(update_rule=GatedDelta(), heads=2)), text()
-    gates = overheard(model, ids)[0].gates
+    gates = overheard(model, ids)[0].gates.opened()
     for number, head in enumerate(inspected(model, ids).layers[0].heads):
         for spread, gate in ((head.keep, gates.log_keep.exp()), (head.erase, gates.erase), (head.write, gates.write)):
             mine = gate[0, :, number]

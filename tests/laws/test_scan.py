@@ -6,11 +6,12 @@ from itertools import product
 import pytest
 import torch
 from closeness import all_close, close
+from forms import EXACT_BACKENDS as BACKENDS
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palimpsest.kernels import BACKENDS, BackendRefused, Gates, chunked, memory_scan
+from palimpsest.kernels import BackendRefused, Gates, chunked, memory_scan
 
 CHUNK = 4
 LENGTHS = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3)

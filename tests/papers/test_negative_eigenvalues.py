@@ -47,10 +47,10 @@ def test_a_page_can_tell_odd_from_even():
 @pytest.mark.parametrize("beta, limit", ((0.5, 1.0), (0.5, 2.0), (1.0, 2.0), (1.9, 2.0)))
 def test_before_training_beta_is_what_was_asked_for_and_it_stays_below_its_limit(rule, beta, limit):
     module = rule(beta=beta, limit=limit).build(width=8, heads=2, features=4)
-    gates = module(torch.zeros(1, 1, 8))
+    gates = module(torch.zeros(1, 1, 8)).opened()
     close(gates.erase, torch.full((1, 1, 2), beta))
     close(gates.write, gates.erase)
-    far = module(1e4 * torch.randn(1, 50, 8)).erase
+    far = module(1e4 * torch.randn(1, 50, 8)).opened().erase
     assert far.min() >= 0
     assert far.max() <= limit
     assert far.max() > 0.99 * limit

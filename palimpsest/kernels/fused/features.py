@@ -1,0 +1,231 @@
+"""Features on chip: feature map × key scale of a tile of raw keys or queries, and the way back, inside a kernel.
+
+MAP and SCALE are the names of the parts. FLOOR is SumToOne's floor or UnitNorm's epsilon; EPSILON, FACTOR and the
+matrix, float32 [WIDTH, FEATURES / 2], are Favor's. SIZE and WIDE are what holds FEATURES and WIDTH: `holding(…)`.
+"""
+
+import triton
+import triton.language as tl
+from triton import knobs
+
+from .products import product
+
+INTERPRETED = tl.constexpr(knobs.runtime.interpret)  # which multiplies bfloat16 wrongly
+
+
+@triton.constexpr_function
+def holding(count):
+    """How wide a tile for `count` numbers has to be."""
+    return max(16, triton.next_power_of_2(count))
+
+
+@triton.constexpr_function
+def precision(exact):
+    """Of products of float32: the exponents of Favor must not be rounded."""
+    return "ieee" if exact else "tf32x3"
+
+
+@triton.jit
+def features(
+    rows,
+    inside,
+    stride,
+    matrix,
+    MAP: tl.constexpr,
+    SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    FEATURES: tl.constexpr,
+    SIZE: tl.constexpr,
+    NU: tl.constexpr,
+    FLOOR: tl.constexpr,
+    EPSILON: tl.constexpr,
+    FACTOR: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """Pointers to each token's first raw number -> its features, float32 [tokens, SIZE], with exact zeros beyond."""
+    raw = loaded(rows, inside, stride, WIDTH, holding(WIDTH))
+    exist = inside[:, None] & (tl.arange(0, SIZE) < FEATURES)[None, :]
+    if MAP == "DPFP":
+        one, other = factors(raw, WIDTH, FEATURES, SIZE, NU, EXACT)
+        mapped = one * other
+    elif MAP == "Favor":
+        powers = exponentials(raw, matrix, WIDTH, FEATURES, SIZE, FACTOR, EXACT)
+        mapped = tl.where(exist, powers + EPSILON * FEATURES**-0.5, 0.0)
+    else:
+        mapped = pointwise(raw.to(tl.float32), exist, MAP)
+    return scaled(mapped, inside, SCALE, FLOOR)
+
+
+@triton.jit
+def raw_gradient(
+    gradient,
+    rows,
+    inside,
+    stride,
+    matrix,
+    MAP: tl.constexpr,
+    SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    FEATURES: tl.constexpr,
+    SIZE: tl.constexpr,
+    NU: tl.constexpr,
+    FLOOR: tl.constexpr,
+    EPSILON: tl.constexpr,
+    FACTOR: tl.constexpr,
+    EXACT: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The features' gradient, float32 [tokens, SIZE] -> that of the raw numbers, [tokens, WIDE], with zeros beyond."""
+    raw = loaded(rows, inside, stride, WIDTH, WIDE)
+    exist = inside[:, None] & (tl.arange(0, SIZE) < FEATURES)[None, :]
+    feature, number = tl.arange(0, SIZE)[:, None], tl.arange(0, WIDE)[None, :]
+    if MAP == "DPFP":
+        one, other = factors(raw, WIDTH, FEATURES, SIZE, NU, EXACT)
+        inner = unscaled(gradient, one * other, inside, SCALE, FLOOR)
+        first = halves(number, feature, 0, WIDTH, FEATURES, NU)
+        second = halves(number, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
+        outer = picked(tl.where(one > 0, inner * other, 0.0), first, EXACT)
+        outer += picked(tl.where(other > 0, inner * one, 0.0), second, EXACT)
+    elif MAP == "Favor":
+        powers = exponentials(raw, matrix, WIDTH, FEATURES, SIZE, FACTOR, EXACT)
+        mapped = tl.where(exist, powers + EPSILON * FEATURES**-0.5, 0.0)
+        inner = tl.where(exist, unscaled(gradient, mapped, inside, SCALE, FLOOR) * powers, 0.0)
+        outer = product(inner, directions(matrix, number, feature, WIDTH, FEATURES), precision(EXACT))
+        outer = (outer - raw.to(tl.float32) * FACTOR * tl.sum(inner, axis=1)[:, None]) * FACTOR
+    else:
+        raw = raw.to(tl.float32)
+        mapped = pointwise(raw, exist, MAP)
+        outer = tl.where(exist, unscaled(gradient, mapped, inside, SCALE, FLOOR) * slope(raw, MAP), 0.0)
+    return outer
+
+
+@triton.jit
+def loaded(rows, inside, stride, WIDTH: tl.constexpr, WIDE: tl.constexpr):
+    number = tl.arange(0, WIDE)
+    exist = inside[:, None] & (number < WIDTH)[None, :]
+    return tl.load(rows[:, None] + number[None, :] * stride, mask=exist, other=0.0)
+
+
+@triton.jit
+def pointwise(raw, exist, MAP: tl.constexpr):
+    if MAP == "EluPlusOne":
+        return tl.where(exist, tl.where(raw > 0, raw + 1.0, tl.exp(raw)), 0.0)
+    elif MAP == "Silu":
+        return raw * tl.sigmoid(raw)
+    else:
+        tl.static_assert(MAP == "Identity", "no such feature map on chip")
+        return raw
+
+
+@triton.jit
+def slope(raw, MAP: tl.constexpr):
+    if MAP == "EluPlusOne":
+        return tl.where(raw > 0, 1.0, tl.exp(raw))
+    elif MAP == "Silu":
+        share = tl.sigmoid(raw)
+        return share * (1.0 + raw * (1.0 - share))
+    else:
+        return tl.full(raw.shape, 1.0, tl.float32)
+
+
+@triton.jit
+def factors(
+    raw, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, NU: tl.constexpr, EXACT: tl.constexpr
+):
+    """The two numbers of which each of DPFP's features is the product; picked out by products, which are exact."""
+    number, feature = tl.arange(0, raw.shape[1])[:, None], tl.arange(0, SIZE)[None, :]
+    first = halves(number, feature, 0, WIDTH, FEATURES, NU)
+    second = halves(number, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
+    one, other = picked(raw, first, EXACT), picked(raw, second, EXACT)
+    return tl.where(one < 0, 0.0, one), tl.where(other < 0, 0.0, other)
+
+
+@triton.jit
+def halves(number, feature, shift, WIDTH: tl.constexpr, FEATURES: tl.constexpr, NU: tl.constexpr):
+    """Which raw number is a feature's, as it is (1) or negated (-1), when [x, -x] is rolled by `shift`; else 0."""
+    place = (feature + 2 * WIDTH * NU - shift) % (2 * WIDTH)
+    sign = tl.where(place < WIDTH, 1, -1)
+    return tl.where((place % WIDTH == number) & (feature < FEATURES), sign, 0)
+
+
+@triton.jit
+def picked(x, choice, EXACT: tl.constexpr):
+    """x times a matrix of 0, 1 and -1. Pieces of 8 bits: three hold all of a float32, one what bfloat16 keeps of it."""
+    if INTERPRETED:
+        return tl.dot(x.to(tl.float32), choice.to(tl.float32), input_precision="ieee")
+    elif x.dtype == tl.float32:
+        choice = choice.to(tl.bfloat16)
+        high = x.to(tl.bfloat16)
+        found = tl.dot(high, choice)
+        if EXACT:
+            rest = x - high.to(tl.float32)
+            middle = rest.to(tl.bfloat16)
+            found = tl.dot(middle, choice, acc=found)
+            found = tl.dot((rest - middle.to(tl.float32)).to(tl.bfloat16), choice, acc=found)
+        return found
+    else:
+        return tl.dot(x, choice.to(x.dtype))
+
+
+@triton.jit
+def exponentials(
+    raw,
+    matrix,
+    WIDTH: tl.constexpr,
+    FEATURES: tl.constexpr,
+    SIZE: tl.constexpr,
+    FACTOR: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """Favor's features, but for its epsilon."""
+    number, feature = tl.arange(0, raw.shape[1])[:, None], tl.arange(0, SIZE)[None, :]
+    raw = raw.to(tl.float32) * FACTOR
+    projected = product(raw, directions(matrix, number, feature, WIDTH, FEATURES), precision(EXACT))
+    return tl.exp(projected - tl.sum(raw * raw, axis=1)[:, None] / 2) * FEATURES**-0.5
+
+
+@triton.jit
+def directions(matrix, number, feature, WIDTH: tl.constexpr, FEATURES: tl.constexpr):
+    """Favor's matrix, and beside it the same negated."""
+    half: tl.constexpr = FEATURES // 2
+    exist = (number < WIDTH) & (feature < FEATURES)
+    entries = tl.load(matrix + number * half + feature % half, mask=exist, other=0.0)
+    return tl.where(feature < half, entries, -entries)
+
+
+@triton.jit
+def scaled(mapped, inside, SCALE: tl.constexpr, FLOOR: tl.constexpr):
+    if SCALE == "SumToOne":
+        return mapped * one_by_sum(tl.sum(mapped, axis=1), inside, FLOOR)[:, None]
+    elif SCALE == "UnitNorm":
+        return mapped * one_by_length(mapped, inside, FLOOR)[:, None]
+    else:
+        tl.static_assert(SCALE == "Unscaled", "no such key scale on chip")
+        return mapped
+
+
+@triton.jit
+def unscaled(gradient, mapped, inside, SCALE: tl.constexpr, FLOOR: tl.constexpr):
+    """The gradient before the key scale, from that after it."""
+    if SCALE == "SumToOne":
+        total = tl.sum(mapped, axis=1)
+        factor = one_by_sum(total, inside, FLOOR)
+        overlap = tl.where(total < FLOOR, 0.0, tl.sum(gradient * mapped, axis=1) * factor)
+        return (gradient - overlap[:, None]) * factor[:, None]
+    elif SCALE == "UnitNorm":
+        factor = one_by_length(mapped, inside, FLOOR)
+        overlap = tl.sum(gradient * mapped, axis=1) * factor * factor
+        return (gradient - mapped * overlap[:, None]) * factor[:, None]
+    else:
+        return gradient
+
+
+@triton.jit
+def one_by_sum(total, inside, FLOOR: tl.constexpr):
+    """One division a token. Without a floor there is still something to divide by where there is no token."""
+    return 1.0 / tl.where(inside, tl.where(total < FLOOR, FLOOR, total), 1.0)
+
+
+@triton.jit
+def one_by_length(mapped, inside, FLOOR: tl.constexpr):
+    return tl.rsqrt(tl.where(inside, tl.sum(mapped * mapped, axis=1) + FLOOR, 1.0))

@@ -1,0 +1,395 @@
+"""The fused memory scan as one torch operation: which kernels are launched, with what, and in which order."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+# pyright: reportCallIssue=false, reportArgumentType=false
+import torch
+import triton
+from torch import Tensor
+from triton import knobs
+
+from ...look import Look
+from . import scan_kernels as kernels
+from .features import holding
+
+MOST = 256  # features, values
+INTERPRETED = knobs.runtime.interpret  # on a CPU, for tests
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the work is cut: tokens of a chunk, columns of the page in a program, warps of each kernel."""
+
+    chunk: int
+    columns: int
+    gradient_columns: int
+    prepare_warps: int = 1
+    carry_warps: int = 4
+    back_warps: int = 4
+    gradient_warps: int = 4
+    stages: int = 3
+    parts: int = 1  # of the sequence, which start at the same time
+
+
+class Precision(NamedTuple):
+    """Of products: of the triangular system, of what is carried, and of what is only read or handed back."""
+
+    exact: str
+    fine: str
+    rough: str
+    saved: torch.dtype  # for backward
+
+
+PRECISIONS = {
+    torch.float32: Precision("ieee", "ieee", "ieee", torch.float32),
+    torch.float16: Precision("tf32x3", "tf32x3", "tf32x3", torch.float32),
+    torch.bfloat16: Precision("tf32x3", "split", "half", torch.bfloat16),
+}
+
+
+@lru_cache(maxsize=1024)
+def settings_for(lines: int, length: int, features: int, values: int, by_feature: bool, processors: int) -> Settings:
+    """Found by trying on an H200; elsewhere they are as right, if not as fast."""
+    if max(features, values) <= 16:
+        return Settings(16, 16, 16, carry_warps=1, back_warps=1, gradient_warps=1, stages=2)
+    chunk, columns = 16 if by_feature else 32, min(holding(values), 32)
+    wide = min(holding(values), 64)
+    warps = 2 if max(features, wide) <= 64 or wide == 16 else 4
+    parts = max(1, min(8, 4 * processors // (lines * triton.cdiv(values, columns)), length // (64 * chunk)))
+    return Settings(chunk, columns, wide, gradient_warps=warps, parts=parts)
+
+
+class Shape(NamedTuple):
+    rows: int
+    length: int
+    heads: int
+    width: int
+    features: int
+    values: int
+
+
+class Saved(NamedTuple):
+    """What backward needs beside the inputs, and T."""
+
+    notes: Tensor | None = None  # b t h v
+    erased: Tensor | None = None  # b t h v
+    pages: Tensor | None = None  # (b h) n v k, at the start of each chunk
+
+
+class Problem(NamedTuple):
+    """All that the kernels are told beside the tensors."""
+
+    shape: Shape
+    look: tuple
+    keep: str
+    limit: float  # of erase and write, which then come as logits; 0: they come as they are
+    shared: bool  # whether erase is also write
+    settings: Settings
+    precision: Precision
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.shape.length // self.settings.chunk)
+
+    @property
+    def lines(self) -> int:
+        return self.shape.rows * self.shape.heads
+
+    def common(self) -> dict[str, object]:
+        return {
+            "LOOK": self.look,
+            "WIDTH": self.shape.width,
+            "FEATURES": self.shape.features,
+            "SIZE": holding(self.shape.features),
+            "CHUNK": self.settings.chunk,
+            "KEEP": self.keep,
+            "LIMIT": self.limit,
+            "FINE": self.precision.fine,
+            "num_stages": self.settings.stages,
+        }
+
+
+def strides(*tensors: Tensor | None) -> list[int]:
+    """Of rows, tokens and heads; 0 where there is nothing."""
+    return [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
+
+
+class Ready(NamedTuple):
+    """What the programs of a head would otherwise each make for themselves; (b h) n …, in two halves where split."""
+
+    solved: Tensor | None = None  # c c, T
+    seen: Tensor | None = None  # c c, how much of each note each read sees
+    between: Tensor | None = None  # c c, what is kept from one token to another
+    kept: Tensor | None = None  # c, since the chunk's start
+    remaining: Tensor | None = None  # c, until its end
+
+
+def prepare(p: Problem, tensors) -> Ready:
+    queries, keys, _, log_keep, erase, _, matrix = tensors
+    if erase is None and log_keep is None:
+        return Ready()
+    chunk = p.settings.chunk
+    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
+    seen = keys.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
+    solved = None if erase is None else torch.empty_like(seen)
+    between, fades = None, (None, None)
+    if p.keep == "heads":
+        between = keys.new_empty(p.lines, p.chunks, chunk, chunk, dtype=torch.float32)
+        fades = (keys.new_empty(p.lines, p.chunks, chunk, dtype=torch.float32) for _ in range(2))
+    ready = Ready(solved, seen, between, *fades)
+    kernels.prepare_kernel[(p.lines * p.chunks,)](
+        queries, keys, log_keep, erase, matrix, *ready,
+        *strides(queries, keys, log_keep, erase),
+        p.shape.length, p.shape.heads, p.chunks,
+        ERASE=erase is not None, EXACT=p.precision.exact, num_warps=p.settings.prepare_warps, **p.common(),
+    )  # fmt: skip
+    return ready
+
+
+def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | None = None) -> None:
+    queries, keys, values, log_keep, erase, write, matrix = tensors
+    columns = p.settings.columns
+    slices = triton.cdiv(p.shape.values, columns)
+    if reads is None:
+        slices += triton.cdiv(p.shape.features, columns)
+    kernels.carry_kernel[(p.lines * p.settings.parts * slices,)](
+        queries, keys, values, log_keep, erase, write, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
+        start, reads, *(saved or Saved()), last,
+        *strides(queries, keys, values, log_keep, erase, write),
+        p.shape.length, p.shape.heads, p.chunks, p.settings.parts, triton.cdiv(p.chunks, p.settings.parts),
+        VALUES=p.shape.values, COLUMNS=columns,
+        ERASE=erase is not None, WRITE=write is not None,
+        STARTED=start is not None, READS=reads is not None, READY=ready.seen is not None, SAVES=saved is not None,
+        ROUGH=p.precision.rough, num_warps=p.settings.carry_warps, **p.common(),
+    )  # fmt: skip
+
+
+def carry_back(p: Problem, tensors, ready: Ready, of_reads, of_last, of_start, of_fresh=None, of_pages=None) -> None:
+    queries, keys, _, log_keep, erase, _, matrix = tensors
+    columns = p.settings.columns
+    kernels.carry_back_kernel[(p.lines * p.settings.parts * triton.cdiv(p.shape.values, columns),)](
+        queries, keys, log_keep, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
+        of_reads, of_last, of_fresh, of_pages, of_start,
+        *strides(queries, keys, log_keep, erase, of_reads),
+        p.shape.length, p.shape.heads, p.chunks, p.settings.parts, triton.cdiv(p.chunks, p.settings.parts),
+        VALUES=p.shape.values, COLUMNS=columns, ERASE=erase is not None,
+        ENDED=of_last is not None, SAVES=of_pages is not None,
+        ROUGH=p.precision.rough, num_warps=p.settings.back_warps, **p.common(),
+    )  # fmt: skip
+
+
+def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_fresh, of_pages):
+    queries, keys, values, log_keep, erase, write, matrix = tensors
+    rows, length, heads, width, _, count = p.shape
+    of_queries, of_keys = (x.new_empty(rows, length, heads, width) for x in (queries, keys))
+    of_values = values.new_empty(rows, length, heads, count)
+    of_log_keep, of_erase = (None if x is None else x.new_empty(x.shape) for x in (log_keep, erase))
+    of_write = None if write is None or p.shared else write.new_empty(write.shape)
+    kernels.gradients_kernel[(p.lines * p.chunks,)](
+        queries, keys, values, log_keep, erase, write, matrix, *ready[1:], *saved, of_reads, of_fresh, of_pages,
+        of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
+        *strides(queries, keys, values, log_keep, erase, write, of_reads),
+        length, heads, p.chunks,
+        WIDE=holding(width), VALUES=count, COLUMNS=p.settings.gradient_columns,
+        ERASE=erase is not None, WRITE=write is not None, SHARED=p.shared, READY=ready.seen is not None,
+        ROUGH=p.precision.rough, num_warps=p.settings.gradient_warps, **p.common(),
+    )  # fmt: skip
+    return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
+
+
+def forward(p: Problem, tensors, memory: Tensor | None, saves: bool):
+    values, erase = tensors[2], tensors[4]
+    rows, length, heads, _, features, count = p.shape
+    ready = prepare(p, tensors)
+    reads = values.new_empty(rows, length, heads, count)
+    last = values.new_empty(p.lines, features, count, dtype=torch.float32)
+    saved, effects, start = None, None, memory
+    if saves:
+        pages = last.new_empty(p.lines, p.chunks, count, features, dtype=p.precision.saved)
+        tokens = (None, None) if erase is None else (torch.empty_like(reads, dtype=pages.dtype) for _ in range(2))
+        saved = Saved(*tokens, pages)
+    if p.settings.parts > 1:
+        effects = last.new_empty(p.lines, p.settings.parts, features, count + features)
+        carry(p, tensors, ready, None, None, effects)
+        start = started(effects, memory, count)
+    carry(p, tensors, ready, start, reads, last, saved)
+    return reads, last, saved, ready, effects
+
+
+def started(effects: Tensor, memory: Tensor | None, values: int) -> Tensor:
+    """The page each part begins with: those before it turned that which was there, and added what they wrote."""
+    pages = [effects.new_zeros(effects.shape[0], effects.shape[2], values) if memory is None else memory.flatten(0, -3)]
+    for effect in effects.unbind(1)[:-1]:
+        pages.append(torch.baddbmm(effect[..., :values], effect[..., values:], pages[-1]))
+    return torch.stack(pages, dim=1)
+
+
+def ended(effects: Tensor, of_starts: Tensor, of_last: Tensor | None, values: int) -> Tensor:
+    """The gradient of the page each part ends with, from those its own reads give to where it starts from nothing."""
+    pages = [torch.zeros_like(of_starts[:, 0]) if of_last is None else of_last]
+    for effect, own in zip(effects.unbind(1)[:0:-1], of_starts.unbind(1)[:0:-1], strict=True):
+        pages.append(torch.baddbmm(own, effect[..., values:].mT, pages[-1]))
+    return torch.stack(pages[::-1], dim=1)
+
+
+def backward(p: Problem, tensors, saved: Saved, ready: Ready, effects, of_reads: Tensor, of_last: Tensor | None):
+    of_pages = torch.empty_like(saved.pages)
+    of_fresh = None if saved.notes is None else torch.empty_like(saved.notes)
+    of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.values, dtype=torch.float32)
+    if p.settings.parts > 1:
+        carry_back(p, tensors, ready, of_reads, None, of_starts)
+        of_last = ended(effects, of_starts, of_last, p.shape.values)
+    carry_back(p, tensors, ready, of_reads, of_last, of_starts, of_fresh, of_pages)
+    return *gradients(p, tensors, ready, saved, of_reads, of_fresh, of_pages), of_starts[:, 0]
+
+
+LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
+LIBRARY.define(
+    "memory_scan(Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, "
+    "Tensor? memory, Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, "
+    "float limit, bool shared, bool saves) -> Tensor[]"
+)
+LIBRARY.define(
+    "memory_scan_back(Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, "
+    "Tensor? matrix, Tensor[] made, Tensor of_reads, Tensor? of_last, str map, str scale, int nu, float floor, "
+    "float epsilon, float factor, float limit, bool shared) -> Tensor[]"
+)
+
+
+def problem(queries, values, log_keep, matrix, map, scale, nu, floor, epsilon, factor, limit, shared) -> Problem:
+    rows, length, heads, width = queries.shape
+    shape = Shape(rows, length, heads, width, Look(matrix=matrix, map=map, nu=nu).features(width), values.shape[-1])
+    keep = "all" if log_keep is None else "heads" if log_keep.ndim == 3 else "features"
+    look = (map, scale, nu, floor, epsilon, factor, queries.dtype != torch.bfloat16)
+    settings = settings_for(
+        rows * heads, length, shape.features, shape.values, keep == "features", processors_of(queries.device)
+    )
+    return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype])
+
+
+@lru_cache
+def processors_of(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
+    """Reads, the last page and, if asked to, all that backward needs: Saved, Ready, and the effects of the parts."""
+    *look, saves = about
+    p = problem(queries, values, log_keep, matrix, *look)
+    tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
+    reads, last, saved, ready, effects = forward(p, tensors, memory, saves)
+    last = last.view(p.shape.rows, p.shape.heads, *last.shape[1:])
+    if not saves:
+        return [reads, last]
+    return [reads, last, *(queries.new_empty(0) if x is None else x for x in (*(saved or Saved()), *ready, effects))]
+
+
+def scan_back_op(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, *look) -> list[Tensor]:
+    """Gradients of what there is, in order; that of the memory comes last."""
+    p = problem(queries, values, log_keep, matrix, *look)
+    tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
+    *rest, effects = (x if x.numel() else None for x in made)
+    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
+    of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
+    *most, of_memory = backward(p, tensors, Saved(*rest[:3]), Ready(*rest[3:]), effects, of_reads, of_last)
+    return [*(x for x in most if x is not None), of_memory.view(p.shape.rows, p.shape.heads, *of_memory.shape[1:])]
+
+
+for device in ("CUDA", "CPU"):
+    LIBRARY.impl("memory_scan", scan_op, device)
+    LIBRARY.impl("memory_scan_back", scan_back_op, device)
+
+
+@torch.library.register_fake("palimpsest::memory_scan", lib=LIBRARY)
+def _(queries, keys, values, log_keep, erase, write, memory, matrix, *about):
+    *look, saves = about
+    p = problem(queries, values, log_keep, matrix, *look)
+    rows, length, heads, _, features, count = p.shape
+    exact = {"dtype": torch.float32}
+    reads = values.new_empty(rows, length, heads, count)
+    last = values.new_empty(rows, heads, features, count, **exact)
+    if not saves:
+        return [reads, last]
+    absent, chunk = queries.new_empty(0), p.settings.chunk
+    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
+    pages = values.new_empty(p.lines, p.chunks, count, features, dtype=p.precision.saved)
+    tokens = [absent] * 2 if erase is None else [torch.empty_like(reads, dtype=p.precision.saved) for _ in range(2)]
+    ready = [absent] * 5
+    if erase is not None or log_keep is not None:
+        ready[1] = values.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
+    if erase is not None:
+        ready[0] = torch.empty_like(ready[1])
+    if p.keep == "heads":
+        ready[2] = values.new_empty(p.lines, p.chunks, chunk, chunk, **exact)
+        ready[3:] = [values.new_empty(p.lines, p.chunks, chunk, **exact) for _ in range(2)]
+    effects = absent
+    if p.settings.parts > 1:
+        effects = values.new_empty(p.lines, p.settings.parts, features, count + features, **exact)
+    return [reads, last, *tokens, pages, *ready, effects]
+
+
+@torch.library.register_fake("palimpsest::memory_scan_back", lib=LIBRARY)
+def _(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, *look):
+    p = problem(queries, values, log_keep, matrix, *look)
+    rows, _, heads, _, features, count = p.shape
+    given = (queries, keys, values, log_keep, erase, write)
+    of_memory = values.new_empty(rows, heads, features, count, dtype=torch.float32)
+    return [*(x.new_empty(x.shape) for x in given if x is not None), of_memory]
+
+
+def keep_for_backward(ctx, inputs, output) -> None:
+    queries, keys, values, log_keep, erase, write, memory, matrix, *about = inputs
+    ctx.look, ctx.given = about[:-1], [x is not None for x in (queries, keys, values, log_keep, erase, write)]
+    ctx.has_memory = memory is not None
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(queries, keys, values, log_keep, erase, write, matrix, *output[2:])
+
+
+def scan_backward(ctx, gradients):
+    *inputs, matrix = ctx.saved_tensors[:7]
+    of_reads, of_last = gradients[:2]
+    of_reads = torch.zeros_like(inputs[2]) if of_reads is None else of_reads
+    *most, of_memory = torch.ops.palimpsest.memory_scan_back(
+        *inputs, matrix, list(ctx.saved_tensors[7:]), of_reads, of_last, *ctx.look
+    )
+    rest = iter(most)
+    of_inputs = [next(rest, None) if there else None for there in ctx.given]
+    return (*of_inputs, of_memory if ctx.has_memory else None, None, *[None] * (len(ctx.look) + 1))
+
+
+torch.library.register_autograd("palimpsest::memory_scan", scan_backward, setup_context=keep_for_backward, lib=LIBRARY)
+
+
+def scan(queries, keys, values, gates, memory: Tensor, look: Look | None = None) -> tuple[Tensor, Tensor]:
+    """As the plain forms, but for raw queries and keys where a look says what becomes of them."""
+    log_keep, erase, write, limit = gates
+    shared = erase is not None and erase is write
+    queries, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (queries, keys, values))
+    if log_keep is not None and log_keep.ndim == 4 and log_keep.stride(-1) != 1:
+        log_keep = log_keep.contiguous()
+    about = look or Look()
+    matrix = None if about.matrix is None else about.matrix.float().contiguous()
+    tensors = (queries, keys, values, log_keep, erase, None if shared else write, memory)
+    saves = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    reads, last, *_ = torch.ops.palimpsest.memory_scan(
+        *tensors[:-1], memory.float().contiguous(), matrix, *about[2:], limit or 0.0, shared, saves
+    )
+    return reads, last
+
+
+def refusal(queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None, look: Look | None) -> str | None:
+    """Why this cannot be done here, if it cannot."""
+    if queries.device.type != "cuda" and not INTERPRETED:
+        return f"the fused backend needs a CUDA device; found {queries.device}"
+    kinds = {x.dtype for x in (queries, keys, values)}
+    if len(kinds) > 1 or queries.dtype not in PRECISIONS or (memory is not None and memory.dtype == torch.float64):
+        found = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        return f"the fused backend knows queries, keys and values all of float32, bfloat16 or float16; found {found}"
+    if look is not None and not look.on_chip:
+        return f"the fused backend does not know {look.map} with {look.scale}"
+    features = (look or Look()).features(queries.shape[-1])
+    if max(features, values.shape[-1]) > MOST:
+        return f"the fused backend holds at most {MOST} features and values; found {features} and {values.shape[-1]}"
+    return None

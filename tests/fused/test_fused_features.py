@@ -1,0 +1,156 @@
+"""Features made on chip are those of the parts of the same name, and so are their gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from closeness import close
+from torch import Tensor
+
+from palimpsest.kernels.fused import features as on_chip
+from palimpsest.memory.feature_maps import DPFP, EluPlusOne, Favor, FeatureMap, Identity, Silu
+from palimpsest.memory.key_scales import KeyScale, SumToOne, UnitNorm, Unscaled
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOKENS, TILE = 9, 16
+MAPS = [EluPlusOne(), Silu(), Identity(), *(DPFP(nu) for nu in (1, 2, 3)), Favor(directions=12, scale=0.5)]
+SCALES = [Unscaled(), SumToOne(), UnitNorm()]
+SENTENCES = [
+    (feature_map, scale)
+    for feature_map in MAPS
+    for scale in SCALES
+    if feature_map.non_negative or not scale.needs_non_negative
+]
+NAMES = [f"{feature_map} × {scale}" for feature_map, scale in SENTENCES]
+
+
+@triton.jit
+def there_and_back(
+    raw,
+    matrix,
+    mapped,
+    gradient,
+    back,
+    tokens,
+    stride,
+    MAP: tl.constexpr,
+    SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    FEATURES: tl.constexpr,
+    SIZE: tl.constexpr,
+    NU: tl.constexpr,
+    FLOOR: tl.constexpr,
+    EPSILON: tl.constexpr,
+    FACTOR: tl.constexpr,
+    EXACT: tl.constexpr,
+    WIDE: tl.constexpr,
+    C: tl.constexpr,
+):
+    token = tl.arange(0, C)
+    inside = token < tokens
+    rows = raw + token.to(tl.int64) * WIDTH * stride
+    here = token[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    there = token[:, None] * WIDE + tl.arange(0, WIDE)[None, :]
+    made = on_chip.features(
+        rows, inside, stride, matrix, MAP, SCALE, WIDTH, FEATURES, SIZE, NU, FLOOR, EPSILON, FACTOR, EXACT
+    )
+    tl.store(mapped + here, made)
+    wanted = tl.load(gradient + here)
+    found = on_chip.raw_gradient(
+        wanted, rows, inside, stride, matrix, MAP, SCALE, WIDTH, FEATURES, SIZE, NU, FLOOR, EPSILON, FACTOR, EXACT, WIDE
+    )
+    tl.store(back + there, found)
+
+
+def on_chip_of(feature_map: FeatureMap, scale: KeyScale, raw: Tensor, gradient: Tensor, exact: bool):
+    """Features and the raw numbers' gradient in a tile with poison around the tokens, and in what is returned."""
+    width, features = raw.shape[-1], gradient.shape[-1]
+    size: Any = on_chip.holding(features)
+    wide: Any = on_chip.holding(width)
+    tile = torch.full((TILE, 2 * width), torch.nan, dtype=raw.dtype, device=DEVICE)
+    tile[:TOKENS, ::2] = raw
+    gradients = torch.randn(TILE, size, device=DEVICE)
+    gradients[:TOKENS, :features] = gradient
+    mapped, back = (torch.full((TILE, columns), torch.nan, device=DEVICE) for columns in (size, wide))
+    matrix = feature_map.build(width).matrix.to(DEVICE) if isinstance(feature_map, Favor) else mapped
+    choices: dict[str, Any] = {
+        "MAP": type(feature_map).__name__,
+        "SCALE": type(scale).__name__,
+        "WIDTH": width,
+        "FEATURES": features,
+        "SIZE": size,
+        "NU": getattr(feature_map, "nu", 1),
+        "FLOOR": getattr(scale, "floor", getattr(scale, "epsilon", 0.0)),
+        "EPSILON": getattr(feature_map, "epsilon", 0.0),
+        "FACTOR": getattr(feature_map, "scale", 1.0),
+        "EXACT": exact,
+        "WIDE": wide,
+        "C": TILE,
+    }
+    there_and_back[(1,)](tile, matrix, mapped, gradients, back, TOKENS, 2, **choices)
+    return mapped, back
+
+
+def some_raw(width: int, dtype: torch.dtype) -> Tensor:
+    """One token is all zeros and one is tiny, so that kinks and floors are met."""
+    raw = torch.randn(TOKENS, width)
+    raw[2], raw[3], raw[4, ::3] = 0.0, raw[3] * 1e-4, 0.0
+    return raw.to(dtype)
+
+
+def agrees(feature_map: FeatureMap, scale: KeyScale, width: int, dtype: torch.dtype, exact: bool) -> None:
+    raw = some_raw(width, dtype)
+    exactly = raw.double().requires_grad_()
+    expected = scale(feature_map.build(width).double()(exactly))
+    gradient = torch.randn(expected.shape)
+    (exact_gradient,) = torch.autograd.grad(expected, exactly, gradient.double())
+    mapped, back = on_chip_of(feature_map, scale, raw, gradient, exact)
+    for found, wanted, what in ((mapped, expected.detach(), "features"), (back, exact_gradient, "gradient")):
+        inside = torch.zeros(found.shape, dtype=torch.bool)
+        inside[:TOKENS, : wanted.shape[-1]] = True
+        assert (found.cpu()[~inside] == 0).all(), f"{what}: not zero beyond"
+        close(found.cpu()[inside].view(wanted.shape), wanted, 1e-5, what)
+
+
+@pytest.mark.parametrize("width", [8, 12, 16])
+@pytest.mark.parametrize(("feature_map", "scale"), SENTENCES, ids=NAMES)
+def test_features_and_their_gradient_are_those_of_the_parts(feature_map, scale, width):
+    agrees(feature_map, scale, width, torch.float32, exact=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("feature_map", "scale"), SENTENCES, ids=NAMES)
+def test_half_precision_is_only_read(feature_map, scale, dtype):
+    agrees(feature_map, scale, 12, dtype, exact=False)
+
+
+@pytest.mark.parametrize("feature_map", [EluPlusOne(), DPFP(2), Favor(directions=12, scale=0.5)], ids=str)
+def test_a_sum_below_the_floor_counts_as_the_floor(feature_map):
+    some = feature_map.build(12)(some_raw(12, torch.float32)).sum(-1)
+    floor = 1.1 * some.median().item()
+    assert some.min() < floor < some.max()
+    agrees(feature_map, SumToOne(floor), 12, torch.float32, exact=True)
+
+
+def test_a_length_is_never_less_than_that_of_its_epsilon():
+    agrees(Silu(), UnitNorm(epsilon=0.5), 12, torch.float32, exact=True)
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "scale"), [(EluPlusOne(), SumToOne(floor=0.0)), (Silu(), UnitNorm(epsilon=0.0))], ids=str
+)
+def test_without_a_floor_there_are_still_zeros_beyond_the_tokens(feature_map, scale):
+    raw = torch.randn(TOKENS, 12)
+    for found in on_chip_of(feature_map, scale, raw, torch.randn(TOKENS, 12), exact=True):
+        assert found.isfinite().all()
+        assert (found[TOKENS:] == 0).all()
+
+
+@pytest.mark.parametrize(("feature_map", "scale"), SENTENCES, ids=NAMES)
+def test_what_is_not_a_number_is_not_hidden_and_stays_in_its_token(feature_map, scale):
+    raw = torch.randn(TOKENS, 12)
+    raw[5, 7] = torch.nan
+    mapped, _ = on_chip_of(feature_map, scale, raw, torch.randn(TOKENS, feature_map.features(12)), exact=True)
+    assert mapped.isnan().any(-1).nonzero().tolist() == [[5]]

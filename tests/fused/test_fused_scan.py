@@ -1,0 +1,212 @@
+"""The fused memory scan, held against the definition in float64: reads, the last page and every gradient.
+
+Without a GPU the kernels run in Triton's interpreter, in float32 and float16.
+"""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from closeness import close
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from palimpsest.kernels import BackendRefused, Gates, memory_scan
+from palimpsest.kernels.fused import scan as fused
+from palimpsest.look import Look
+from palimpsest.memory.feature_maps import DPFP, EluPlusOne, Favor, Identity, Silu
+from palimpsest.memory.key_scales import SumToOne, UnitNorm, Unscaled
+
+USUAL = fused.settings_for
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KEEPS = ("all", "heads", "features")
+RULES = [rule for rule in product(KEEPS, (False, True), (False, True)) if rule != ("features", False, True)]
+
+Inputs = dict[str, Tensor | None]
+
+
+def drawn(keep="all", erase=True, write=True, *, length=20, features=12, width=10, packed=False) -> Inputs:
+    chance = torch.Generator().manual_seed(length + features)
+    tokens = (1, length, 2)
+
+    def uniform(*shape):
+        return torch.rand(shape, generator=chance, dtype=torch.float64)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=chance, dtype=torch.float64)
+
+    log_keep = None if keep == "all" else -uniform(*tokens, *([features] if keep == "features" else []))
+    if packed and log_keep is not None:
+        starts = torch.rand(1, length, generator=chance) < 0.1
+        log_keep = log_keep.masked_fill(starts.view(1, length, *[1] * (log_keep.ndim - 2)), -torch.inf)
+    return {
+        "queries": normal(*tokens, features),
+        "keys": torch.nn.functional.normalize(normal(*tokens, features), dim=-1),
+        "values": normal(*tokens, width),
+        "log_keep": log_keep,
+        "erase": uniform(*tokens) if erase else None,
+        "write": uniform(*tokens) if write else None,
+        "memory": normal(1, 2, features, width),
+    }
+
+
+def outcome(inputs: Inputs, backend: str, dtype: torch.dtype, device: str = "cpu", limit=None, look=None, both=True):
+    """Reads, the last page and the gradient of every input, of one weighted sum."""
+    kinds = {"memory": torch.promote_types(dtype, torch.float32)}
+    given = {
+        name: None if x is None else x.to(device, kinds.get(name, dtype)).requires_grad_() for name, x in inputs.items()
+    }
+    if inputs["erase"] is not None and inputs["erase"] is inputs["write"]:
+        given["write"] = given["erase"]
+    gates = Gates(given["log_keep"], given["erase"], given["write"], limit)
+    reads, memory = memory_scan(
+        given["queries"], given["keys"], given["values"], gates, given["memory"], look=look, backend=backend
+    )
+    chance = torch.Generator().manual_seed(1)
+    found = [reads, memory] if both else [reads]
+    weighed = [(x * torch.randn(x.shape, generator=chance).to(x)).sum() for x in found]
+    leaves = {name: x for name, x in given.items() if x is not None and not (name == "write" and x is given["erase"])}
+    gradients = torch.autograd.grad(sum(weighed), list(leaves.values()), allow_unused=True)
+    named = zip(leaves, gradients, strict=True)
+    return {"reads": reads, "last memory": memory} | {f"gradient of {name}": x for name, x in named if x is not None}
+
+
+def all_near(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 2e-6) -> None:
+    assert found.keys() == expected.keys()
+    for name, truth in expected.items():
+        error = (found[name].detach().double().cpu() - truth.detach()).norm() / truth.detach().norm().clamp(min=1e-3)
+        assert error <= tolerance, f"{name} is off by {error:.1e}"
+
+
+@pytest.fixture(autouse=True)
+def cut(monkeypatch):
+    """Work cut as a test wants it, and small: the interpreter takes its time."""
+
+    def choose(**changes):
+        def chosen(*arguments):
+            return replace(USUAL(*arguments), **changes)
+
+        monkeypatch.setattr(fused, "settings_for", chosen)
+
+    if DEVICE == "cpu":
+        choose(chunk=16)
+    return choose
+
+
+@pytest.mark.parametrize("keep, erase, write", RULES, ids=str)
+def test_the_fused_form_is_the_definition(keep, erase, write):
+    inputs = drawn(keep, erase, write, packed=True)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+@pytest.mark.parametrize("length, features, width, chunk", ((1, 8, 8, 16), (16, 24, 10, 16), (35, 24, 33, 32)))
+def test_lengths_and_sizes_need_not_be_round(length, features, width, chunk, cut):
+    cut(chunk=chunk)
+    inputs = drawn("heads", length=length, features=features, width=width)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+@pytest.mark.parametrize("keep, erase", list(product(KEEPS, (False, True))), ids=str)
+def test_parts_of_a_sequence_may_be_read_at_the_same_time(keep, erase, cut):
+    cut(chunk=16, parts=2)
+    inputs = drawn(keep, erase, erase, length=40, packed=True)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+@pytest.mark.parametrize("erase", (False, True))
+def test_a_memory_that_nobody_asks_for_has_no_say(erase, cut):
+    cut(chunk=16, parts=2)
+    inputs = drawn("all", erase, erase, length=40)
+    found = outcome(inputs, "fused", torch.float32, DEVICE, both=False)
+    all_near(found, outcome(inputs, "reference", torch.float64, both=False))
+
+
+def test_one_gate_may_erase_and_write_and_come_as_a_logit():
+    inputs = drawn("heads")
+    logits = torch.randn(1, 20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inputs |= {"erase": logits, "write": logits}
+    found = outcome(inputs, "fused", torch.float32, DEVICE, limit=2.0)
+    all_near(found, outcome(inputs, "chunked", torch.float64, limit=2.0))
+
+
+LOOKS = [(map, scale) for map in (Identity(), Silu()) for scale in (Unscaled(), UnitNorm())]
+LOOKS += [(EluPlusOne(), SumToOne()), (DPFP(nu=2), SumToOne()), (Favor(directions=10), SumToOne())]
+
+
+def look_of(map, scale, width: int) -> Look:
+    module = map.build(width)
+    names = (type(map).__name__, type(scale).__name__)
+    return Look(
+        lambda x: scale(module.to(x)(x)), getattr(module, "matrix", None), *names, **map.numbers(), **scale.numbers()
+    )
+
+
+@pytest.mark.parametrize("map, scale", LOOKS, ids=lambda part: type(part).__name__)
+def test_features_are_made_on_chip_as_they_are_beside_it(map, scale):
+    inputs, look = drawn("heads", features=8), look_of(map, scale, 8)
+    inputs["memory"] = torch.randn(1, 2, map.features(8), 10, dtype=torch.float64)
+    expected = outcome(inputs, "chunked", torch.float64, look=look)
+    moved = look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=moved), expected, 5e-6)
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_keys_that_are_all_the_same_are_no_trouble(keep):
+    inputs = drawn(keep)
+    inputs["keys"] = inputs["keys"][:, :1].expand_as(inputs["keys"]).clone()
+    inputs |= {"erase": torch.ones(1, 20, 2, dtype=torch.float64), "write": torch.ones(1, 20, 2, dtype=torch.float64)}
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_half_precision_costs_no_more_than_rounding_what_comes_out(keep):
+    inputs = {name: None if x is None else x.half().double() for name, x in drawn(keep).items()}
+    truth = outcome(inputs, "reference", torch.float64)
+    found = outcome(inputs, "fused", torch.float16, DEVICE)
+    for name, x in truth.items():
+        rounded = (x.half().double() - x).norm()
+        assert (found[name].half().double().cpu() - x).norm() <= 2 * rounded + 1e-6 * x.norm(), name
+
+
+def test_every_number_is_written(monkeypatch):
+    usual = torch.Tensor.new_empty
+
+    def poisoned(self, *arguments, **options):
+        return usual(self, *arguments, **options).fill_(torch.nan)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    monkeypatch.setattr(torch, "empty_like", lambda x, **options: torch.full_like(x, torch.nan, **options))
+    for name, x in outcome(drawn("heads", length=33), "fused", torch.float32, DEVICE).items():
+        assert not x.isnan().any(), name
+
+
+def test_tensors_may_lie_in_memory_as_they_like():
+    inputs = drawn("heads")
+    expected = outcome(inputs, "reference", torch.float64)
+    scattered = {
+        name: None if x is None else x.transpose(0, -1).contiguous().transpose(0, -1) for name, x in inputs.items()
+    }
+    all_near(outcome(scattered, "fused", torch.float32, DEVICE), expected)
+
+
+def test_a_graph_of_one_node():
+    inputs = {name: None if x is None else x.float().to(DEVICE) for name, x in drawn("heads").items()}
+    leaf = inputs["values"].requires_grad_()
+
+    def reads(values):
+        gates = Gates(inputs["log_keep"], inputs["erase"], inputs["write"])
+        return memory_scan(inputs["queries"], inputs["keys"], values, gates, inputs["memory"], backend="fused")[0]
+
+    compiled = torch.compile(reads, fullgraph=True, backend="aot_eager")
+    found = [torch.autograd.grad(form(leaf).sin().sum(), leaf)[0] for form in (reads, compiled)]
+    close(found[1], found[0])
+
+
+def test_what_it_cannot_do_is_said():
+    inputs = drawn("all")
+    with pytest.raises(BackendRefused, match="float64"):
+        outcome(inputs, "fused", torch.float64)
+    with pytest.raises(BackendRefused, match="at most 256 features"):
+        outcome(drawn("all", features=300), "fused", torch.float32, DEVICE)
