@@ -53,3 +53,11 @@ class Softmax(NamedTuple):
 
     def back(self, gradient: Tensor, y: Tensor) -> Tensor:
         return torch.ops.aten._softmax_backward_data(gradient, y, -1, y.dtype)
+
+
+ON_CHIP = (Bare, Sigmoid, Tanh, Softmax)  # those that the fused forms know
+
+
+def named(activation: Activation) -> tuple[str, float]:
+    """What the fused forms are told of it: its name, and what is added to a sum that it divides by."""
+    return type(activation).__name__, activation.epsilon if isinstance(activation, Softmax) else 0.0

@@ -6,7 +6,8 @@ cell  ← σ(input) · squash(candidate) + (1 − σ(input)) · cell
 sum   = σ(output) · cell + beside
 fed   ← activation(sum)
 
-The memories are written in parallel, by chunks; the rest goes token by token, forward and backward.
+In the plain form the memories are written in parallel, by chunks; the rest goes token by token, forward and backward.
+The fused form does all of it in one launch each way.
 """
 
 import torch
@@ -14,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..axes import check_axes
-from .activations import Activation
-from .pages import Written, gradient_of_reading, replay, rows_first, time_first, write
-from .scan import full_precision, memory_dtype
+from .activations import Activation, named
+from .pages import Written, choose_form, gradient_of_reading, replay, rows_first, time_first, write
+from .precision import full_precision, memory_dtype
 
 INPUT, CANDIDATE, OUTPUT = GATES = range(3)  # in this order on the axis g
 
@@ -32,6 +33,8 @@ def delta_lstm(
     activation: Activation,
     squash: Activation,
     beside: Tensor | None = None,
+    *,
+    backend: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """inputs, keys, values `b t h g v`, betas `b t h g`, memory `b h g v v`, fed, cell `b h v`, beside `b t h v`
     -> sums `b t h v`, memory, cell. A `beside` that is None is not there."""
@@ -46,6 +49,11 @@ def delta_lstm(
         beside=(beside, "b t h v"),
     )
     kind, dtype = inputs.dtype, memory_dtype(torch.promote_types(memory.dtype, inputs.dtype))
+    if choose_form(backend, memory, dtype, activation, squash) == "fused":
+        from .fused.delta_lstm import delta_lstm as fused
+
+        state = (memory.to(dtype), fed.to(dtype), cell.to(dtype))
+        return fused(inputs, keys, values, betas, *state, beside, *named(activation), named(squash)[0])
     inputs, keys, values, betas, memory, fed, cell = (
         x.to(dtype) for x in (inputs, keys, values, betas, memory, fed, cell)
     )

@@ -4,8 +4,8 @@ memory ← memory + key ⊗ β (value − keyᵀ memory)
 sum    = input + fedᵀ memory
 fed    ← activation(sum)
 
-What is written does not depend on the sums, so the memory is written in parallel, by chunks; only the two last
-lines go token by token, forward and backward.
+What is written does not depend on the sums, so in the plain form the memory is written in parallel, by chunks; only the
+two last lines go token by token, forward and backward. The fused form does all of it in one launch each way.
 """
 
 import torch
@@ -13,13 +13,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..axes import check_axes
-from .activations import Activation
-from .pages import Written, gradient_of_reading, replay, rows_first, time_first, write
-from .scan import full_precision, memory_dtype
+from .activations import Activation, named
+from .pages import Written, choose_form, gradient_of_reading, replay, rows_first, time_first, write
+from .precision import full_precision, memory_dtype
 
 
 def delta_rnn(
-    inputs: Tensor, keys: Tensor, values: Tensor, betas: Tensor, memory: Tensor, fed: Tensor, activation: Activation
+    inputs: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    betas: Tensor,
+    memory: Tensor,
+    fed: Tensor,
+    activation: Activation,
+    *,
+    backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """inputs, keys, values `b t h v`, betas `b t h`, memory `b h v v`, fed `b h v` -> sums `b t h v`, memory."""
     check_axes(
@@ -31,6 +39,10 @@ def delta_rnn(
         fed=(fed, "b h v"),
     )
     kind, dtype = inputs.dtype, memory_dtype(torch.promote_types(memory.dtype, inputs.dtype))
+    if choose_form(backend, memory, dtype, activation) == "fused":
+        from .fused.delta_rnn import delta_rnn as fused
+
+        return fused(inputs, keys, values, betas, memory.to(dtype), fed.to(dtype), *named(activation))
     inputs, keys, values, betas, memory, fed = (x.to(dtype) for x in (inputs, keys, values, betas, memory, fed))
     with full_precision(inputs.device.type):
         written, after = write(keys, values, betas, memory)

@@ -4,14 +4,22 @@ What each token adds to its page (its note) is found for all chunks in parallel;
 are then one rank-one step after another. Only who reads them has to go token by token.
 """
 
+import os
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .activations import ON_CHIP, Activation
 from .chunked import carry, fold, overlap
+from .scan import BackendRefused
 
 CHUNK = 16  # tokens whose pages are there at once
+FORMS = ("plain", "fused")
+WIDEST = 64  # a page that a fused form can keep on chip
+HAS_TRITON = find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then Triton runs on a CPU, for tests
 
 
 class Written(NamedTuple):
@@ -70,3 +78,29 @@ def time_first(x: Tensor) -> Tensor:
 def rows_first(x: Tensor, batch: int) -> Tensor:
     """`t (b h) …` -> `b t h …`"""
     return x.unflatten(1, (batch, -1)).transpose(0, 1)
+
+
+def choose_form(backend: str | None, page: Tensor, dtype: torch.dtype, *activations: Activation) -> str:
+    """The fused form of a recurrence wherever it runs, unless one is asked for; dtype is that of the arithmetic."""
+    if backend not in (None, *FORMS):
+        raise BackendRefused(f"there is no backend {backend!r}; there are {', '.join(FORMS)}")
+    reason = why_not_fused(page, dtype, *activations)
+    if backend == "fused" and reason is not None:
+        raise BackendRefused(reason)
+    if backend is None:
+        return "plain" if reason is not None or page.device.type != "cuda" else "fused"
+    return backend
+
+
+def why_not_fused(page: Tensor, dtype: torch.dtype, *activations: Activation) -> str | None:
+    if not HAS_TRITON:
+        return "the fused form needs Triton, which is not installed"
+    if page.device.type != "cuda" and not (INTERPRETED and page.device.type == "cpu"):
+        return f"the fused form is for CUDA tensors; found one on {page.device}"
+    if dtype != torch.float32:
+        return f"the fused form has float32 pages; found {dtype}"
+    if page.shape[-1] > WIDEST:
+        return f"the fused form has heads of up to {WIDEST} numbers; found {page.shape[-1]}"
+    if unknown := [type(each).__name__ for each in activations if type(each) not in ON_CHIP]:
+        return f"the fused form does not know {' and '.join(unknown)}"
+    return None

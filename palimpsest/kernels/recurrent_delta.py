@@ -6,6 +6,7 @@ memory ← memory + key ⊗ β (value − keyᵀ memory)        key = softmax(ke
 read   = queryᵀ memory                                query = softmax(query)
 
 Nothing of this can be done before its turn. Of the pages only those at the start of each chunk are kept for backward.
+The fused form has one launch each way.
 """
 
 import torch
@@ -14,14 +15,14 @@ from torch.autograd.function import once_differentiable
 
 from ..axes import check_axes
 from .activations import Softmax
-from .pages import replay
-from .scan import full_precision, memory_dtype
+from .pages import choose_form, replay
+from .precision import full_precision, memory_dtype
 
 CHUNK = 16  # tokens whose pages are there at once in backward
 
 
 def recurrent_delta(
-    inputs: Tensor, weights: Tensor, memory: Tensor, read: Tensor, softmax: Softmax
+    inputs: Tensor, weights: Tensor, memory: Tensor, read: Tensor, softmax: Softmax, *, backend: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """inputs `b t h x`, weights `h v x`, memory `b h v v`, read `b h v` -> reads `b t h v`, memory.
 
@@ -33,6 +34,10 @@ def recurrent_delta(
     if sizes["x"] != 3 * sizes["v"] + 1:
         raise ValueError(f"query, key, value and logit are {3 * sizes['v'] + 1} numbers; found {sizes['x']}")
     kind, dtype = inputs.dtype, memory_dtype(torch.promote_types(memory.dtype, inputs.dtype))
+    if choose_form(backend, memory, dtype, softmax) == "fused":
+        from .fused.recurrent_delta import recurrent_delta as fused
+
+        return fused(inputs, weights.to(dtype), memory.to(dtype), read.to(dtype), softmax.epsilon)
     with full_precision(memory.device.type):
         steps = inputs.to(dtype).permute(1, 2, 0, 3).contiguous()
         pages, read = (x.to(dtype).transpose(0, 1).contiguous() for x in (memory, read))
