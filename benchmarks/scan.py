@@ -65,7 +65,7 @@ class Problem:
     gates: Gates
 
     def leaves(self) -> list[Tensor]:
-        gates = [gate for gate in self.gates if gate is not None]
+        gates = [gate for gate in self.gates[:3] if gate is not None]
         return [self.queries, self.keys, self.values, self.memory, *gates]
 
 
@@ -78,7 +78,8 @@ def draw(size: Size, rule: Rule) -> Problem:
     memory = torch.randn(size.batch, size.heads, size.features, size.values, generator=chance)
     log_keep = -0.1 * torch.rand((*tokens, size.features) if rule.keep_per_feature else tokens, generator=chance)
     beta = torch.rand(tokens, generator=chance)
-    gates = Gates(log_keep if rule.keeps else None, *((beta, beta.clone()) if rule.erases else ()))
+    erase, write = (beta, beta.clone()) if rule.erases else (None, None)
+    gates = Gates(log_keep if rule.keeps else None, erase, write)
     problem = Problem(queries, keys, values, memory, gates)
     for leaf in problem.leaves():
         leaf.requires_grad_()

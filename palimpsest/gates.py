@@ -1,5 +1,6 @@
 """How much of the page is kept, erased and written at each token."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,13 @@ class Gates(NamedTuple):
     write: Tensor | None = None  # b t h
     limit: float | None = None  # where there is one, erase and write come as logits: each is limit · σ(logit)
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Gates":
+        """The same with every gate that is there changed."""
+        log_keep, erase, write = (None if gate is None else change(gate) for gate in self[:3])
+        return Gates(log_keep, erase, write, self.limit)
+
     def to(self, dtype) -> "Gates":
-        return Gates(*(None if gate is None else gate.to(dtype) for gate in self[:3]), self.limit)
+        return self.each(lambda gate: gate.to(dtype))
 
     def opened(self) -> "Gates":
         """The same without logits."""

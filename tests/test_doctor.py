@@ -16,8 +16,9 @@ import torch
 
 from palimpsest.cli import doctor, examination, main
 from palimpsest.cli.examination import NEEDED, OPTIONAL, Finding, Verdict
-from palimpsest.kernels import ATTENTION_BACKENDS, BACKENDS, self_test
-from palimpsest.kernels.self_test import TOLERANCE
+from palimpsest.kernels import ATTENTION_BACKENDS, BACKENDS, self_test, trust
+from palimpsest.kernels.pages import FORMS
+from palimpsest.kernels.self_test import Trial
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 
@@ -66,14 +67,14 @@ def test_training_will_work_here_and_everything_was_looked_at(examined):
 def test_every_form_is_tried_on_every_device_with_every_kind_of_gate(examined):
     trials = [trial for trials in examined.json["self_test"].values() for trial in trials]
     tried = {(trial["kernel"], trial["backend"], trial["device"]) for trial in trials}
-    wanted = {("memory_scan", name) for name in BACKENDS} | {
-        ("relative_attention", name) for name in ATTENTION_BACKENDS
-    }
-    assert {(kernel, backend) for kernel, backend, _ in tried} == wanted
+    forms = {"memory_scan": BACKENDS, "relative_attention": ATTENTION_BACKENDS}
+    forms |= dict.fromkeys(("delta_rnn", "delta_lstm", "recurrent_delta"), FORMS)
+    wanted = {(kernel, name) for kernel, names in forms.items() for name in names if name != "fused"}
+    assert {(kernel, backend) for kernel, backend, device in tried if device == "cpu"} == wanted
     assert {device for *_, device in tried} == {str(device) for device in examination.here()}
     assert {trial["case"] for trial in trials if trial["kernel"] == "memory_scan"} >= {"Sum", "Delta", "GatedDelta"}
     for trial in trials:
-        assert trial["refused"] or (0 < trial["error"] <= TOLERANCE and trial["milliseconds"] > 0)
+        assert trial["refused"] or (0 < trial["error"] <= trial["allowed"] and trial["milliseconds"] > 0)
 
 
 def false_reads(*inputs):
@@ -120,9 +121,28 @@ def test_a_form_that_is_not_for_this_device_is_no_failure(capsys, monkeypatch, b
     def refuse(*inputs):
         raise self_test.BackendRefused("it needs a GPU")
 
-    monkeypatch.setitem(BACKENDS, "fused", refuse)
+    monkeypatch.setitem(BACKENDS, "elsewhere", refuse)
     found = consult(capsys, code=0)
-    assert problem(found, "memory_scan, fused, cpu")["said"] == "not for this device: it needs a GPU"
+    assert problem(found, "memory_scan, elsewhere, cpu")["said"] == "not for this device: it needs a GPU"
+
+
+def test_a_fused_form_that_lies_is_not_needed():
+    trial = Trial("memory_scan", "fused", "cuda:0", "Delta", error=0.5, dtype="bfloat16", allowed=3e-3)
+    told = examination.judge([trial])
+    assert told.name == "memory_scan, fused, cuda:0, bfloat16"
+    assert told.said == "Delta, bfloat16: off by 5e-01, of at most 3e-03"
+    assert told.verdict is Verdict.WARNING
+    assert "plain form" in told.remedy
+
+
+def test_what_is_tried_on_a_gpu_is_remembered(monkeypatch):
+    gpu, noted = torch.device("cuda", 0), []
+    trial = Trial("memory_scan", "fused", "cuda:0", "Delta", error=1e-6, milliseconds=1.0)
+    monkeypatch.setattr(examination, "here", lambda: [torch.device("cpu"), gpu])
+    monkeypatch.setattr(self_test, "self_test", lambda device: [trial])
+    monkeypatch.setattr(trust, "remember_trials", lambda *given: noted.append(given))
+    assert len([*examination.self_tests()]) == 2
+    assert noted == [(gpu, [trial])]
 
 
 def test_a_package_that_is_missing_comes_with_its_command(monkeypatch):

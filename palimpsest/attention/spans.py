@@ -39,6 +39,11 @@ class SpanModule(nn.Module):
     def groups(self) -> list[HeadGroup]:
         return [HeadGroup(slice(None), None)]
 
+    def together(self) -> HeadGroup:
+        """All heads as one group, which looks as far as the farthest-looking of them."""
+        (group,) = self.groups()
+        return group
+
     def mask(self, heads: slice | list[int], distances: int) -> Tensor | None:
         """The share `h r` of each distance 0 … `distances` − 1; None: the whole."""
         return None
@@ -172,6 +177,10 @@ class AdaptiveSpans(SpanModule):
         if len(heads) == 1:
             return [HeadGroup(slice(None), self.windows[0])]
         return [HeadGroup(members, window) for window, members in heads.items()]
+
+    def together(self) -> HeadGroup:
+        self.refresh()
+        return HeadGroup(slice(None), max(self.windows))
 
     @property
     def slots(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from .answers import print_json
 from .examination import Finding, Verdict, examine
 
-TITLES = {"self_test": "self-test: every form in float32 against the definition in float64, there and back"}
+TITLES = {"self_test": "self-test: every form against the definition in float64, there and back"}
 MARKS = {Verdict.FINE: "✓", Verdict.ABSENT: "·", Verdict.WARNING: "!", Verdict.FAILURE: "✗"}
 WORDS = {Verdict.FINE: "ok", Verdict.ABSENT: "-", Verdict.WARNING: "WARN", Verdict.FAILURE: "FAIL"}
 

@@ -39,6 +39,7 @@ COMPILERS = ("c++", "g++", "clang++", "cl")
 TRY_COMPILE = "import torch; torch.compile(lambda x: x.sin() + 1)(torch.ones(8))"
 PATIENCE = 180  # seconds for torch.compile
 LITTLE = 2**30  # bytes: less than this may not be enough
+INSTEAD = "the plain form is used, which is slower; report it with doctor --json"
 
 
 class Verdict(StrEnum):
@@ -263,14 +264,18 @@ def compiled() -> Finding:
 
 def self_tests() -> Iterator[Finding]:
     from ..kernels.self_test import self_test
+    from ..kernels.trust import remember_trials
 
     for device in here():
         trials = sorted(self_test(device), key=form)
+        if device.type == "cuda":
+            remember_trials(device, trials)
         yield from (judge([*group]) for _, group in groupby(trials, key=form))
 
 
-def form(trial: "Trial") -> tuple[str, str, str]:
-    return trial.kernel, trial.backend, trial.device
+def form(trial: "Trial") -> tuple[str, ...]:
+    named = (trial.kernel, trial.backend, trial.device)
+    return named if trial.dtype == "float32" else (*named, trial.dtype)
 
 
 def judge(trials: "list[Trial]") -> Finding:
@@ -280,19 +285,16 @@ def judge(trials: "list[Trial]") -> Finding:
     name, value = ", ".join(form(trials[0])), [asdict(trial) | {"passed": trial.passed} for trial in trials]
     failed = [trial for trial in trials if not trial.passed]
     if failed:
-        needed = trials[0].device == "cpu" or trials[0].device.startswith(pick_device("auto").type)
+        fused, device = trials[0].backend == "fused", trials[0].device
+        needed = not fused and (device == "cpu" or device.startswith(pick_device("auto").type))
         verdict = Verdict.FAILURE if needed else Verdict.WARNING
-        return Finding(name, value, "; ".join(map(complaint, failed)), verdict, remedy_for(trials[0].device))
+        said = "; ".join(trial.complaint for trial in failed)
+        return Finding(name, value, said, verdict, INSTEAD if fused else remedy_for(device))
     done = [trial for trial in trials if trial.refused is None]
     if not done:
         return Finding(name, value, f"not for this device: {trials[0].refused}", Verdict.ABSENT)
     error = max(trial.error or 0.0 for trial in done)
     return Finding(name, value, f"off by at most {error:.0e}, {total_time(done)}{exceptions(trials)}")
-
-
-def complaint(trial: "Trial") -> str:
-    wrong = trial.broken if trial.error is None else f"off by {trial.error:.0e} of the largest number"
-    return f"{trial.case}: {wrong}"
 
 
 def remedy_for(device: str) -> str:

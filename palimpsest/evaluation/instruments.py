@@ -108,14 +108,14 @@ def overheard(model: Any, ids: Tensor) -> list[Any]:
 def heads_of(address: Any) -> list[tuple[Tensor, Tensor, Tensor, Gates, int]]:
     """Queries, keys, values and gates of each head of the only row, and how often each token writes."""
     queries, keys, values = (x[0].double().cpu() for x in (address.queries, address.keys, address.values))
-    gates = Gates(*(None if gate is None else gate[0].double().cpu() for gate in address.gates.opened()[:3]))
+    gates: Gates = address.gates.opened().each(lambda gate: gate[0].double().cpu())
     writes = len(keys) // address.heard.shape[1]
     return [
         (
             queries[:, head],
             keys[:, head],
             values[:, head],
-            Gates(*(None if gate is None else gate[:, head] for gate in gates[:3])),
+            gates.each(lambda gate, head=head: gate[:, head]),
             writes,
         )
         for head in range(keys.shape[1])

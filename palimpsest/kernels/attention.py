@@ -12,12 +12,21 @@ from torch import Tensor
 from ..axes import check_axes
 from ..relative import Relative
 from . import attention_blocked, attention_plain, attention_reference
-from .scan import BackendRefused
+from .scan import HAS_TRITON, BackendRefused
+from .trust import trusted
+
+
+def fused(*arguments, **options) -> Tensor:
+    from .fused.attention import attend  # where there is no GPU there may be no triton
+
+    return attend(*arguments, **options)
+
 
 ATTENTION_BACKENDS: dict[str, Callable[..., Tensor]] = {
     "reference": attention_reference.attend,
     "blocked": attention_blocked.attend,
     "plain": attention_plain.attend,
+    "fused": fused,
 }
 
 
@@ -44,11 +53,13 @@ def relative_attention(
     """
     sizes = check(queries, keys, values, relative, reach, mask, persistent, empty)
     plain = relative is None and mask is None and persistent is None
-    backend = choose_backend(plain) if backend is None else backend
+    backend = choose_backend(plain, queries, values) if backend is None else backend
     if backend not in ATTENTION_BACKENDS:
         raise BackendRefused(f"there is no backend {backend!r}; there are {', '.join(ATTENTION_BACKENDS)}")
     if backend == "plain" and not plain:
         raise BackendRefused("the plain backend knows products of queries and keys only: no tables, masks or vectors")
+    if backend == "fused" and (refused := why_not_fused(queries, values)):
+        raise BackendRefused(refused)
     if block is not None and (backend != "blocked" or block < 1):
         raise BackendRefused(f"a block is a number of queries for the blocked backend; found {block} for {backend!r}")
     seen = sizes["s"] if reach is None else min(reach, sizes["s"])
@@ -58,8 +69,24 @@ def relative_attention(
     return ATTENTION_BACKENDS[backend](queries, keys, values, seen, *terms, empty, dropout, **options)
 
 
-def choose_backend(plain: bool) -> str:
-    return "plain" if plain else "blocked"
+def choose_backend(plain: bool, queries: Tensor, values: Tensor) -> str:
+    if plain:
+        return "plain"
+    possible = queries.is_cuda and why_not_fused(queries, values) is None
+    return "fused" if possible and trusted("relative_attention", queries.device) else "blocked"
+
+
+def skips_by_head(queries: Tensor) -> bool:
+    """Whether the form for these compares each head with what its mask shows it, and with no more."""
+    return choose_backend(False, queries, queries) == "fused"
+
+
+def why_not_fused(queries: Tensor, values: Tensor) -> str | None:
+    if not HAS_TRITON:
+        return "the fused backend needs triton, which is not installed"
+    from .fused.attention import refusal
+
+    return refusal(queries, values)
 
 
 def check(

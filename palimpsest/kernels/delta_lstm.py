@@ -49,7 +49,7 @@ def delta_lstm(
         beside=(beside, "b t h v"),
     )
     kind, dtype = inputs.dtype, memory_dtype(torch.promote_types(memory.dtype, inputs.dtype))
-    if choose_form(backend, memory, dtype, activation, squash) == "fused":
+    if choose_form("delta_lstm", backend, memory, dtype, activation, squash) == "fused":
         from .fused.delta_lstm import delta_lstm as fused
 
         state = (memory.to(dtype), fed.to(dtype), cell.to(dtype))

@@ -39,7 +39,7 @@ def delta_rnn(
         fed=(fed, "b h v"),
     )
     kind, dtype = inputs.dtype, memory_dtype(torch.promote_types(memory.dtype, inputs.dtype))
-    if choose_form(backend, memory, dtype, activation) == "fused":
+    if choose_form("delta_rnn", backend, memory, dtype, activation) == "fused":
         from .fused.delta_rnn import delta_rnn as fused
 
         return fused(inputs, keys, values, betas, memory.to(dtype), fed.to(dtype), *named(activation))

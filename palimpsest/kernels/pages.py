@@ -14,6 +14,7 @@ from torch import Tensor
 from .activations import ON_CHIP, Activation
 from .chunked import carry, fold, overlap
 from .scan import BackendRefused
+from .trust import trusted
 
 CHUNK = 16  # tokens whose pages are there at once
 FORMS = ("plain", "fused")
@@ -80,15 +81,16 @@ def rows_first(x: Tensor, batch: int) -> Tensor:
     return x.unflatten(1, (batch, -1)).transpose(0, 1)
 
 
-def choose_form(backend: str | None, page: Tensor, dtype: torch.dtype, *activations: Activation) -> str:
-    """The fused form of a recurrence wherever it runs, unless one is asked for; dtype is that of the arithmetic."""
+def choose_form(kernel: str, backend: str | None, page: Tensor, dtype: torch.dtype, *activations: Activation) -> str:
+    """The fused form of a recurrence where it runs and is right, unless one is asked for; dtype is the arithmetic's."""
     if backend not in (None, *FORMS):
         raise BackendRefused(f"there is no backend {backend!r}; there are {', '.join(FORMS)}")
     reason = why_not_fused(page, dtype, *activations)
     if backend == "fused" and reason is not None:
         raise BackendRefused(reason)
     if backend is None:
-        return "plain" if reason is not None or page.device.type != "cuda" else "fused"
+        possible = reason is None and page.is_cuda
+        return "fused" if possible and trusted(kernel, page.device) else "plain"
     return backend
 
 

@@ -34,7 +34,7 @@ def recurrent_delta(
     if sizes["x"] != 3 * sizes["v"] + 1:
         raise ValueError(f"query, key, value and logit are {3 * sizes['v'] + 1} numbers; found {sizes['x']}")
     kind, dtype = inputs.dtype, memory_dtype(torch.promote_types(memory.dtype, inputs.dtype))
-    if choose_form(backend, memory, dtype, softmax) == "fused":
+    if choose_form("recurrent_delta", backend, memory, dtype, softmax) == "fused":
         from .fused.recurrent_delta import recurrent_delta as fused
 
         return fused(inputs, weights.to(dtype), memory.to(dtype), read.to(dtype), softmax.epsilon)

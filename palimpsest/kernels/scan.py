@@ -16,6 +16,7 @@ from ..gates import Gates
 from ..look import Look
 from . import chunked, recurrent, reference
 from .precision import full_precision, memory_dtype
+from .trust import trusted
 
 HAS_TRITON = find_spec("triton") is not None
 
@@ -85,7 +86,8 @@ def memory_scan(
 def choose_backend(
     queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None = None, look: Look | None = None
 ) -> str:
-    if queries.is_cuda and why_not_fused(queries, keys, values, memory, look) is None:
+    possible = queries.is_cuda and why_not_fused(queries, keys, values, memory, look) is None
+    if possible and trusted("memory_scan", queries.device):
         return "fused"
     return "recurrent" if queries.shape[1] == 1 else "chunked"
 

@@ -1,25 +1,36 @@
-"""Every form of the scan and of attention, tried on a device: float32 against the definition in float64 on the CPU.
+"""Every form of every kernel, tried on a device: float32 against the definition in float64 on the CPU.
 
-What is compared is what comes out and the gradient of everything that goes in.
+What is compared is what comes out and the gradient of everything that goes in. On a GPU a fused form is tried in
+bfloat16 too: there it may lose twice what the plain form loses.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import elu, normalize
 
 from ..gates import Gates
+from ..look import Look
 from ..relative import Relative
+from .activations import Softmax, Tanh
 from .attention import ATTENTION_BACKENDS, relative_attention
+from .delta_lstm import delta_lstm
+from .delta_rnn import delta_rnn
+from .pages import FORMS
+from .recurrent_delta import recurrent_delta
 from .scan import BACKENDS, BackendRefused, memory_scan
 
 TOLERANCE = 1e-4  # of the largest number expected: a hundred times what float32 loses here
+HALF = torch.bfloat16
+BOTH = (torch.float32, HALF)
+SHARE = 2  # of what the plain form loses in half precision
 LENGTH = 150  # tokens: a few chunks and a piece of one
-ROWS, HEADS, FEATURES, WIDTH, VECTORS = 2, 2, 16, 8, 3
+ROWS, HEADS, FEATURES, WIDTH, WIDE, VECTORS = 2, 2, 16, 8, 40, 3
 
 Inputs = dict[str, Tensor]
 Results = dict[str, Tensor]
@@ -34,89 +45,151 @@ class Trial:
     backend: str
     device: str
     case: str
-    error: float | None = None  # of the largest number expected; None where nothing came out
+    dtype: str = "float32"
+    error: float | None = None  # None where nothing came out; in float32 of the largest number expected
+    allowed: float = TOLERANCE
     milliseconds: float | None = None  # there and back
     refused: str | None = None  # what the form says it is not for
     broken: str | None = None  # what went wrong instead of an answer
 
     @property
     def passed(self) -> bool:
-        return self.refused is not None or (self.error is not None and self.error <= TOLERANCE)
+        return self.refused is not None or (self.error is not None and self.error <= self.allowed)
+
+    @property
+    def complaint(self) -> str:
+        kind = "" if self.dtype == "float32" else f", {self.dtype}"
+        wrong = self.broken if self.error is None else f"off by {self.error:.0e}, of at most {self.allowed:.0e}"
+        return f"{self.case}{kind}: {wrong}"
 
 
 @dataclass(frozen=True)
 class Case:
     kernel: str
     name: str
-    backends: Mapping[str, object]
+    backends: Collection[str]
     inputs: Inputs
     compute: Compute
+    definition: str = "reference"
+    plain: str = "plain"  # the form that a fused one stands in for
+    first: tuple[torch.dtype, ...] = (HALF,)  # in which a fused form is tried before it is used: every kind is compiled
 
     def outcome(self, backend: str, dtype: torch.dtype, device: torch.device) -> Results:
         """What comes out, and the gradient of a weighted sum of it for each input."""
-        given = {name: x.to(device, dtype).requires_grad_() for name, x in self.inputs.items()}
-        found = self.compute(given, backend)
-        chance = torch.Generator().manual_seed(1)
-        weighed = [(x * torch.randn(x.shape, generator=chance).to(x)).sum() for x in found.values()]
-        gradients = torch.autograd.grad(torch.stack(weighed).sum(), list(given.values()))
+        with current(device):
+            given = {name: x.to(device, dtype).requires_grad_() for name, x in self.inputs.items()}
+            found = self.compute(given, backend)
+            chance = torch.Generator().manual_seed(1)
+            # numbers that are the same in every precision
+            weights = [torch.randn(x.shape, generator=chance).to(HALF).to(x) for x in found.values()]
+            gradients = torch.autograd.grad(list(found.values()), list(given.values()), weights)
         names = [f"the gradient of {name}" for name in given]
-        return {**found, **dict(zip(names, gradients, strict=True))}
+        return {name: x.detach() for name, x in [*found.items(), *zip(names, gradients, strict=True)]}
 
     def expected(self) -> Results:
-        return self.outcome("reference", torch.float64, torch.device("cpu"))
+        return self.outcome(self.definition, torch.float64, torch.device("cpu"))
+
+    def trials(self, backends: Collection[str], device: torch.device) -> Iterator[Trial]:
+        try:
+            expected = self.expected()
+        except Exception as error:  # then there is nothing to hold the others against
+            yield Trial(self.kernel, self.definition, "cpu", self.name, broken=told(error))
+            return
+        for backend in backends:
+            trial = self.attempt(backend, device, expected)
+            yield trial
+            if backend == "fused" and trial.refused is None and device.type != "cpu":
+                yield self.attempt_in_half(backend, device)
 
     def attempt(self, backend: str, device: torch.device, expected: Results) -> Trial:
-        named = (self.kernel, backend, str(device), self.name)
+        started = Trial(self.kernel, backend, str(device), self.name)
         try:
             self.outcome(backend, torch.float32, device)  # once for what is only made ready the first time
             start = time.perf_counter()
             found = {name: x.double().cpu() for name, x in self.outcome(backend, torch.float32, device).items()}
             milliseconds = 1000 * (time.perf_counter() - start)
         except BackendRefused as refusal:
-            return Trial(*named, refused=str(refusal))
+            return replace(started, refused=str(refusal))
         except Exception as error:  # whatever it is, it is what we were asked to find
-            return Trial(*named, broken=told(error))
+            return replace(started, broken=told(error))
         error = largest_error(found, expected)
         if not math.isfinite(error):
-            return Trial(*named, broken="something that came out is not a number")
-        return Trial(*named, error, milliseconds)
+            return replace(started, broken="something that came out is not a number")
+        return replace(started, error=error, milliseconds=milliseconds)
+
+    def attempt_in_half(self, backend: str, device: torch.device) -> Trial:
+        """Everything that is given and all that comes out is rounded; the definition is given the same numbers."""
+        started = Trial(self.kernel, backend, str(device), self.name, dtype=str(HALF).removeprefix("torch."))
+        case = replace(self, inputs={name: x.to(HALF) for name, x in self.inputs.items()})
+        try:
+            expected = case.expected()
+            lost = losses(case.outcome(self.plain, HALF, device), expected)
+            start = time.perf_counter()
+            found = losses(case.outcome(backend, HALF, device), expected)
+            milliseconds = 1000 * (time.perf_counter() - start)
+        except BackendRefused as refusal:
+            return replace(started, refused=str(refusal))
+        except Exception as error:
+            return replace(started, broken=told(error))
+        if not all(map(math.isfinite, found.values())):
+            return replace(started, broken="something that came out is not a number")
+        worst = max(found, key=lambda name: found[name] / lost[name])
+        return replace(started, error=found[worst], allowed=SHARE * lost[worst], milliseconds=milliseconds)
 
 
 def self_test(device: torch.device) -> Iterator[Trial]:
-    """Every form with every case on the device."""
-    for case in [*scans(), *attentions()]:
-        try:
-            expected = case.expected()
-        except Exception as error:  # then there is nothing to hold the others against
-            yield Trial(case.kernel, "reference", "cpu", case.name, broken=told(error))
-            continue
-        for backend in case.backends:
-            yield case.attempt(backend, device, expected)
+    """Every form with every case on the device; the fused ones are for GPUs."""
+    for case in cases():
+        backends = [name for name in case.backends if name != "fused" or device.type == "cuda"]
+        yield from case.trials(backends, device)
+
+
+def fused_trials(kernel: str, device: torch.device) -> Iterator[Trial]:
+    """What a fused form is tried with before it is used."""
+    for case in cases():
+        if case.kernel == kernel and torch.float32 in case.first:
+            yield case.attempt("fused", device, case.expected())
+        if case.kernel == kernel and HALF in case.first:
+            yield case.attempt_in_half("fused", device)
+
+
+def cases() -> Iterator[Case]:
+    yield from scans()
+    yield from attentions()
+    yield from recurrences()
 
 
 def scans() -> Iterator[Case]:
-    """Gates that are there are those of the update rule in the name."""
+    """Gates that are there are those of the update rule in the name; wide pages are cut otherwise than narrow ones."""
     chance = torch.Generator().manual_seed(0)
     tokens = (ROWS, LENGTH, HEADS)
     log_keep = -torch.rand(tokens, generator=chance)
     wiped = log_keep.where(log_keep < -0.05, -torch.inf)  # one token in twenty begins a document
     keep_by_feature = -torch.rand(*tokens, FEATURES, generator=chance)
     erase, write = torch.rand(2, *tokens, generator=chance)
-    shared = {
-        "queries": normalize(torch.randn(*tokens, FEATURES, generator=chance), dim=-1),
-        "keys": normalize(torch.randn(*tokens, FEATURES, generator=chance), dim=-1),
-        "values": torch.randn(*tokens, WIDTH, generator=chance),
-        "memory": torch.randn(ROWS, HEADS, FEATURES, WIDTH, generator=chance),
+    delta = {"erase": erase, "write": write}
+    narrow, wide = addressed(FEATURES, WIDTH, chance), addressed(WIDE, WIDE, chance)
+    given: dict[str, Inputs] = {
+        "Sum": narrow,
+        "Delta": wide | delta,
+        "GatedDelta": narrow | delta | {"log_keep": log_keep},
+        "FeatureGatedDelta": narrow | delta | {"log_keep": keep_by_feature},
+        "GatedDelta, packed": narrow | delta | {"log_keep": wiped},
     }
-    gates: dict[str, Inputs] = {
-        "Sum": {},
-        "Delta": {"erase": erase, "write": write},
-        "GatedDelta": {"log_keep": log_keep, "erase": erase, "write": write},
-        "FeatureGatedDelta": {"log_keep": keep_by_feature, "erase": erase, "write": write},
-        "GatedDelta, packed": {"log_keep": wiped, "erase": erase, "write": write},
+    for rule, inputs in given.items():
+        yield Case("memory_scan", rule, BACKENDS, inputs, scan, plain="chunked")
+    raw = narrow | {"erase": torch.randn(tokens, generator=chance)}
+    yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
+
+
+def addressed(features: int, width: int, chance: torch.Generator) -> Inputs:
+    tokens = (ROWS, LENGTH, HEADS)
+    return {
+        "queries": normalize(torch.randn(*tokens, features, generator=chance), dim=-1),
+        "keys": normalize(torch.randn(*tokens, features, generator=chance), dim=-1),
+        "values": torch.randn(*tokens, width, generator=chance),
+        "memory": torch.randn(ROWS, HEADS, features, width, generator=chance),
     }
-    for rule, present in gates.items():
-        yield Case("memory_scan", rule, BACKENDS, shared | present, scan)
 
 
 def scan(given: Inputs, backend: str) -> Results:
@@ -124,6 +197,20 @@ def scan(given: Inputs, backend: str) -> Results:
     arguments = (given["queries"], given["keys"], given["values"], gates, given["memory"])
     reads, memory = memory_scan(*arguments, backend=backend)
     return {"reads": reads, "memory": memory}
+
+
+def scan_raw(given: Inputs, backend: str) -> Results:
+    """Features and gates are made on the way."""
+    look = Look(positive, map="EluPlusOne", scale="SumToOne", floor=1e-6)
+    gates = Gates(erase=given["erase"], write=given["erase"], limit=1.0)
+    arguments = (given["queries"], given["keys"], given["values"], gates, given["memory"])
+    reads, memory = memory_scan(*arguments, look=look, backend=backend)
+    return {"reads": reads, "memory": memory}
+
+
+def positive(x: Tensor) -> Tensor:
+    features = elu(x) + 1
+    return features / features.sum(-1, keepdim=True)
 
 
 def attentions() -> Iterator[Case]:
@@ -148,7 +235,9 @@ def attentions() -> Iterator[Case]:
         },
     }
     for name, present in terms.items():
-        yield Case("relative_attention", name, ATTENTION_BACKENDS, shared | present, attend)
+        first = BOTH if name == "distances" else (HALF,)
+        inputs = shared | present
+        yield Case("relative_attention", name, ATTENTION_BACKENDS, inputs, attend, plain="blocked", first=first)
 
 
 def attend(given: Inputs, backend: str) -> Results:
@@ -162,6 +251,68 @@ def attend(given: Inputs, backend: str) -> Results:
         backend=backend,
     )
     return {"reads": reads}
+
+
+def recurrences() -> Iterator[Case]:
+    """Those that go token by token; their plain form is their definition."""
+    chance = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=chance)
+
+    tokens, rows, made = (ROWS, LENGTH, HEADS), (ROWS, HEADS), 3 * WIDTH + 1
+    fed = {"fed": draw(*rows, WIDTH).softmax(-1)}
+    one = {
+        "inputs": draw(*tokens, WIDTH),
+        "keys": draw(*tokens, WIDTH).softmax(-1),
+        "values": draw(*tokens, WIDTH),
+        "betas": torch.rand(tokens, generator=chance),
+        "memory": draw(*rows, WIDTH, WIDTH),
+    }
+    three = {
+        "inputs": draw(*tokens, 3, WIDTH),
+        "keys": draw(*tokens, 3, WIDTH).softmax(-1),
+        "values": draw(*tokens, 3, WIDTH),
+        "betas": torch.rand(*tokens, 3, generator=chance),
+        "memory": draw(*rows, 3, WIDTH, WIDTH),
+        "cell": draw(*rows, WIDTH),
+        "beside": draw(*tokens, WIDTH),
+    }
+    asking = {
+        "inputs": draw(*tokens, made),
+        "weights": draw(HEADS, WIDTH, made) / WIDTH**0.5,
+        "memory": draw(*rows, WIDTH, WIDTH),
+        "read": draw(*rows, WIDTH),
+    }
+    yield Case("delta_rnn", "Softmax", FORMS, one | fed, run_delta_rnn, definition="plain", first=BOTH)
+    yield Case("delta_lstm", "Softmax, Tanh", FORMS, three | fed, run_delta_lstm, definition="plain", first=BOTH)
+    yield Case("recurrent_delta", "Softmax", FORMS, asking, run_recurrent_delta, definition="plain", first=BOTH)
+
+
+def run_delta_rnn(given: Inputs, backend: str) -> Results:
+    sums, memory = delta_rnn(**given, activation=Softmax(), backend=backend)
+    return {"sums": sums, "memory": memory}
+
+
+def run_delta_lstm(given: Inputs, backend: str) -> Results:
+    sums, memory, cell = delta_lstm(**given, activation=Softmax(), squash=Tanh(), backend=backend)
+    return {"sums": sums, "memory": memory, "cell": cell}
+
+
+def run_recurrent_delta(given: Inputs, backend: str) -> Results:
+    reads, memory = recurrent_delta(**given, softmax=Softmax(), backend=backend)
+    return {"reads": reads, "memory": memory}
+
+
+def current(device: torch.device) -> AbstractContextManager:
+    """Triton launches on the device that is current, wherever the numbers are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def losses(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
+    """Each result's difference as a share of what is expected, by their norms, after the last rounding."""
+    differences = {name: found[name].to(HALF).double().cpu() - x for name, x in expected.items()}
+    return {name: (differences[name].norm() / x.norm()).item() for name, x in expected.items()}
 
 
 def largest_error(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:

@@ -12,6 +12,7 @@ from ..attention.positions import Positions, Rotary
 from ..attention.spans import Adaptive, HeadGroup, SegmentCache, Span, Unlimited
 from ..batch import places_of
 from ..kernels import Relative, relative_attention
+from ..kernels.attention import skips_by_head
 from ..state import State
 from .mixer import Mixer, MixerModule, split_width
 
@@ -127,9 +128,8 @@ class KeyCache(SoftmaxAttentionMixer):
         all_keys, all_values = torch.cat([old.keys, keys], dim=1), torch.cat([old.values, values], dim=1)
         if state is not None:  # a fresh cache holds nothing to look at
             keys, values = all_keys, all_values
-        (group,) = self.span.groups()
         empty = empty_before(places, keys.shape[1] - x.shape[1], starts)
-        reads = self.attend(group, self.ask_for(queries, keys.shape[1]), keys, values, empty)
+        reads = self.attend(self.span.together(), self.ask_for(queries, keys.shape[1]), keys, values, empty)
         kept = slice(None if self.span.slots is None else all_keys.shape[1] - self.span.slots, None)
         return self.out(reads.flatten(-2)), KeyState(all_keys[:, kept], all_values[:, kept], places[:, -1] + 1)
 
@@ -142,7 +142,10 @@ class HiddenState(NamedTuple):
 
 
 class HiddenCache(SoftmaxAttentionMixer):
-    """Keeps hidden states, and projects for each group of heads no more of them than it sees."""
+    """Keeps hidden states, and projects for each group of heads no more of them than it sees.
+
+    There is one group where attention itself skips, head by head, what a head does not see.
+    """
 
     def initial_state(self, batch: int) -> HiddenState:
         hidden = self.out.weight.new_zeros(batch, self.span.slots or 0, self.project.in_features)
@@ -167,7 +170,7 @@ class HiddenCache(SoftmaxAttentionMixer):
         queries = linear(self.ask(x, heard[:, cached:]), weights[0].flatten(0, 1)).unflatten(-1, weights.shape[1:3])
         queries = self.positions.turn(queries, places[:, cached:])
         asked = self.ask_for(queries, cached + length)
-        groups, reads = self.span.groups(), []
+        groups, reads = [self.span.together()] if skips_by_head(queries) else self.span.groups(), []
         for group in groups:
             beyond = 0 if group.reach is None else max(0, cached + 1 - group.reach)  # slots that no query sees
             keys, values = (

@@ -123,7 +123,7 @@ def test_features_and_their_gradient_are_those_of_the_parts(feature_map, scale, 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("feature_map", "scale"), SENTENCES, ids=NAMES)
 def test_half_precision_is_only_read(feature_map, scale, dtype):
-    agrees(feature_map, scale, 12, dtype, exact=False)
+    agrees(feature_map, scale, 12, dtype, exact=True)
 
 
 @pytest.mark.parametrize("feature_map", [EluPlusOne(), DPFP(2), Favor(directions=12, scale=0.5)], ids=str)

@@ -207,6 +207,6 @@ def test_a_graph_of_one_node():
 def test_what_it_cannot_do_is_said():
     inputs = drawn("all")
     with pytest.raises(BackendRefused, match="float64"):
-        outcome(inputs, "fused", torch.float64)
+        outcome(inputs, "fused", torch.float64, DEVICE)
     with pytest.raises(BackendRefused, match="at most 256 features"):
         outcome(drawn("all", features=300), "fused", torch.float32, DEVICE)

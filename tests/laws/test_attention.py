@@ -6,11 +6,14 @@ from typing import NamedTuple
 import pytest
 import torch
 from closeness import all_close, close
-from torch import Tensor
+from torch import Tensor, nn
 
+from palimpsest.attention.positions import SharedRelative
 from palimpsest.attention.spans import Adaptive
 from palimpsest.kernels import ATTENTION_BACKENDS, BackendRefused, Relative, relative_attention
+from palimpsest.mixers import SoftmaxAttention, softmax_attention
 
+EXACT = [name for name in ATTENTION_BACKENDS if name != "fused"]  # it knows no float64: its laws are in tests/fused
 ROWS, HEADS, KEY, VALUE, VECTORS, BLOCK = 2, 3, 4, 5, 2, 3
 LENGTHS = [(1, 1), (1, 6), (2, 2), (BLOCK - 1, 7), (BLOCK, 8), (BLOCK + 1, BLOCK + 1), (7, 12)]
 REACHES = (None, 1, 2, 5)
@@ -96,7 +99,7 @@ def test_all_forms_agree(terms, queries, keys, reach):
     all_close(outcome(given, reach, terms.empty), truth)
 
 
-@pytest.mark.parametrize("backend", ATTENTION_BACKENDS)
+@pytest.mark.parametrize("backend", EXACT)
 def test_weights_are_shares_of_what_is_seen(backend):
     given = inputs(Terms(), 4, 9, 3) | {"values": torch.ones(ROWS, 9, HEADS, VALUE)}
     close(attend(given, 3, False, backend=backend), torch.ones(ROWS, 4, HEADS, VALUE))
@@ -115,7 +118,7 @@ def test_what_lies_ahead_or_beyond_the_reach_is_not_read(terms, reach):
             close(attend(changed, reach, terms.empty)[:, query], before[:, query])
 
 
-@pytest.mark.parametrize("backend", ATTENTION_BACKENDS)
+@pytest.mark.parametrize("backend", EXACT)
 def test_what_is_empty_may_differ_from_query_to_query(backend):
     """As if each query had been asked with its own keys alone."""
     queries, keys, values = torch.randn(2, 4, 2, 3), torch.randn(2, 6, 2, 3), torch.randn(2, 6, 2, 5)
@@ -174,6 +177,28 @@ def test_heads_of_one_group_are_not_widened_by_those_of_another():
         spans.ratio.copy_(torch.tensor([0.0, 1.0, 0.01, 0.3]))
     groups = {tuple(group.heads): group.reach for group in spans.groups()}
     assert groups == {(0, 2): 64, (3,): 384, (1,): 1024}
+    assert spans.together() == (slice(None), 1024)
+
+
+def test_heads_that_are_asked_together_read_what_they_read_in_groups(monkeypatch):
+    mixer = SoftmaxAttention(SharedRelative(200), Adaptive(limit=200, ramp=16), heads=4).build(8)
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter)
+    with torch.no_grad():
+        mixer.span.ratio.copy_(torch.tensor([0.0, 1.0, 0.01, 0.5]))
+    x = torch.randn(2, 150, 8)
+
+    def outcome() -> dict[str, Tensor]:
+        first, state = mixer(x[:, :90])
+        second, _ = mixer(x[:, 90:], state)
+        reads = torch.cat([first, second], dim=1)
+        gradients = torch.autograd.grad(reads.sin().sum(), list(mixer.parameters()))
+        return {"reads": reads} | dict(zip(dict(mixer.named_parameters()), gradients, strict=True))
+
+    assert len(mixer.span.groups()) == 3
+    grouped = outcome()
+    monkeypatch.setattr(softmax_attention, "skips_by_head", lambda queries: True)
+    all_close(outcome(), grouped)
 
 
 def test_windows_hold_all_that_a_head_sees_and_follow_it_when_it_changes():
@@ -201,6 +226,7 @@ def test_after_a_step_spans_are_between_nothing_and_their_limit():
     [
         ({"backend": "flash"}, "there is no backend 'flash'"),
         ({"backend": "plain", "mask": torch.ones(HEADS, 9)}, "the plain backend knows products"),
+        ({"backend": "fused", "mask": torch.ones(HEADS, 9)}, "the fused backend"),
         ({"backend": "plain", "block": 3}, "a block is a number of queries for the blocked backend"),
         ({"block": 0, "mask": torch.ones(HEADS, 9)}, "a block is a number"),
         ({"reach": 0}, "a query sees at least its own token"),

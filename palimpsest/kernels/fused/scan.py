@@ -8,11 +8,13 @@ from typing import NamedTuple
 import torch
 import triton
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from triton import knobs
 
 from ...look import Look
 from . import scan_kernels as kernels
 from .features import holding
+from .launching import compiled_for, launch, layout_of
 
 MOST = 256  # features, values
 INTERPRETED = knobs.runtime.interpret  # on a CPU, for tests
@@ -30,6 +32,7 @@ class Settings:
     back_warps: int = 4
     gradient_warps: int = 4
     stages: int = 3
+    gradient_stages: int = 2
     parts: int = 1  # of the sequence, which start at the same time
 
 
@@ -50,8 +53,12 @@ PRECISIONS = {
 
 
 @lru_cache(maxsize=1024)
-def settings_for(lines: int, length: int, features: int, values: int, by_feature: bool, processors: int) -> Settings:
+def settings_for(
+    lines: int, length: int, features: int, values: int, by_feature: bool, dtype: torch.dtype, processors: int
+) -> Settings:
     """Found by trying on an H200; elsewhere they are as right, if not as fast."""
+    if dtype != torch.bfloat16:  # whose products are long enough as they are
+        return Settings(16, 16, 16, prepare_warps=4, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
         return Settings(16, 16, 16, carry_warps=1, back_warps=1, gradient_warps=1, stages=2)
     chunk, columns = 16 if by_feature else 32, min(holding(values), 32)
@@ -88,6 +95,7 @@ class Problem(NamedTuple):
     shared: bool  # whether erase is also write
     settings: Settings
     precision: Precision
+    compiled: dict  # kernels that were launched with tensors of this layout
 
     @property
     def chunks(self) -> int:
@@ -97,8 +105,8 @@ class Problem(NamedTuple):
     def lines(self) -> int:
         return self.shape.rows * self.shape.heads
 
-    def common(self) -> dict[str, object]:
-        return {
+    def common(self, without: str = "") -> dict[str, object]:
+        found = {
             "LOOK": self.look,
             "WIDTH": self.shape.width,
             "FEATURES": self.shape.features,
@@ -107,8 +115,9 @@ class Problem(NamedTuple):
             "KEEP": self.keep,
             "LIMIT": self.limit,
             "FINE": self.precision.fine,
-            "num_stages": self.settings.stages,
+            "ROUGH": self.precision.rough,
         }
+        return {name: value for name, value in found.items() if name != without}
 
 
 def strides(*tensors: Tensor | None) -> list[int]:
@@ -139,44 +148,71 @@ def prepare(p: Problem, tensors) -> Ready:
         between = keys.new_empty(p.lines, p.chunks, chunk, chunk, dtype=torch.float32)
         fades = (keys.new_empty(p.lines, p.chunks, chunk, dtype=torch.float32) for _ in range(2))
     ready = Ready(solved, seen, between, *fades)
-    kernels.prepare_kernel[(p.lines * p.chunks,)](
+    arguments = (
         queries, keys, log_keep, erase, matrix, *ready,
         *strides(queries, keys, log_keep, erase),
         p.shape.length, p.shape.heads, p.chunks,
-        ERASE=erase is not None, EXACT=p.precision.exact, num_warps=p.settings.prepare_warps, **p.common(),
     )  # fmt: skip
+
+    def constants():
+        return p.common(without="ROUGH") | {"ERASE": erase is not None, "EXACT": p.precision.exact}
+
+    grid = (p.lines * p.chunks, 1, 1)
+    warps, stages = p.settings.prepare_warps, p.settings.stages
+    launch(p.compiled, "prepare", kernels.prepare_kernel, grid, arguments, constants, warps, stages)
     return ready
 
 
 def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | None = None) -> None:
     queries, keys, values, log_keep, erase, write, matrix = tensors
     columns = p.settings.columns
-    slices = triton.cdiv(p.shape.values, columns)
+    slices = -(-p.shape.values // columns)
     if reads is None:
-        slices += triton.cdiv(p.shape.features, columns)
-    kernels.carry_kernel[(p.lines * p.settings.parts * slices,)](
+        slices += -(-p.shape.features // columns)
+    arguments = (
         queries, keys, values, log_keep, erase, write, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
         start, reads, *(saved or Saved()), last,
         *strides(queries, keys, values, log_keep, erase, write),
-        p.shape.length, p.shape.heads, p.chunks, p.settings.parts, triton.cdiv(p.chunks, p.settings.parts),
-        VALUES=p.shape.values, COLUMNS=columns,
-        ERASE=erase is not None, WRITE=write is not None,
-        STARTED=start is not None, READS=reads is not None, READY=ready.seen is not None, SAVES=saved is not None,
-        ROUGH=p.precision.rough, num_warps=p.settings.carry_warps, **p.common(),
+        p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
+    what = {
+        "ERASE": erase is not None,
+        "WRITE": write is not None,
+        "STARTED": start is not None,
+        "READS": reads is not None,
+        "READY": ready.seen is not None,
+        "SAVES": saved is not None,
+    }
+
+    def constants():
+        return p.common() | {"VALUES": p.shape.values, "COLUMNS": columns} | what
+
+    grid = (p.lines * p.settings.parts * slices, 1, 1)
+    purpose = ("carry", *what.values())
+    launch(
+        p.compiled, purpose, kernels.carry_kernel, grid, arguments, constants, p.settings.carry_warps, p.settings.stages
+    )
 
 
 def carry_back(p: Problem, tensors, ready: Ready, of_reads, of_last, of_start, of_fresh=None, of_pages=None) -> None:
     queries, keys, _, log_keep, erase, _, matrix = tensors
     columns = p.settings.columns
-    kernels.carry_back_kernel[(p.lines * p.settings.parts * triton.cdiv(p.shape.values, columns),)](
+    arguments = (
         queries, keys, log_keep, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
         of_reads, of_last, of_fresh, of_pages, of_start,
         *strides(queries, keys, log_keep, erase, of_reads),
-        p.shape.length, p.shape.heads, p.chunks, p.settings.parts, triton.cdiv(p.chunks, p.settings.parts),
-        VALUES=p.shape.values, COLUMNS=columns, ERASE=erase is not None,
-        ENDED=of_last is not None, SAVES=of_pages is not None,
-        ROUGH=p.precision.rough, num_warps=p.settings.back_warps, **p.common(),
+        p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
+    )  # fmt: skip
+    what = {"ERASE": erase is not None, "ENDED": of_last is not None, "SAVES": of_pages is not None}
+
+    def constants():
+        return p.common(without="ROUGH") | {"VALUES": p.shape.values, "COLUMNS": columns} | what
+
+    grid = (p.lines * p.settings.parts * -(-p.shape.values // columns), 1, 1)
+    purpose = ("back", *what.values())
+    launch(
+        p.compiled, purpose, kernels.carry_back_kernel, grid, arguments, constants,
+        p.settings.back_warps, p.settings.stages,
     )  # fmt: skip
 
 
@@ -187,14 +223,22 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_fres
     of_values = values.new_empty(rows, length, heads, count)
     of_log_keep, of_erase = (None if x is None else x.new_empty(x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(write.shape)
-    kernels.gradients_kernel[(p.lines * p.chunks,)](
+    arguments = (
         queries, keys, values, log_keep, erase, write, matrix, *ready[1:], *saved, of_reads, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
         *strides(queries, keys, values, log_keep, erase, write, of_reads),
         length, heads, p.chunks,
-        WIDE=holding(width), VALUES=count, COLUMNS=p.settings.gradient_columns,
-        ERASE=erase is not None, WRITE=write is not None, SHARED=p.shared, READY=ready.seen is not None,
-        ROUGH=p.precision.rough, num_warps=p.settings.gradient_warps, **p.common(),
+    )  # fmt: skip
+
+    def constants():
+        sizes = {"WIDE": holding(width), "VALUES": count, "COLUMNS": p.settings.gradient_columns}
+        gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
+        return p.common() | sizes | gates | {"READY": ready.seen is not None}
+
+    grid = (p.lines * p.chunks, 1, 1)
+    launch(
+        p.compiled, "gradients", kernels.gradients_kernel, grid, arguments, constants,
+        p.settings.gradient_warps, p.settings.gradient_stages,
     )  # fmt: skip
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
@@ -258,15 +302,21 @@ LIBRARY.define(
 )
 
 
-def problem(queries, values, log_keep, matrix, map, scale, nu, floor, epsilon, factor, limit, shared) -> Problem:
+def problem(compiled, queries, values, log_keep, matrix, map, scale, nu, floor, epsilon, factor, limit, shared):
     rows, length, heads, width = queries.shape
     shape = Shape(rows, length, heads, width, Look(matrix=matrix, map=map, nu=nu).features(width), values.shape[-1])
     keep = "all" if log_keep is None else "heads" if log_keep.ndim == 3 else "features"
     look = (map, scale, nu, floor, epsilon, factor, queries.dtype != torch.bfloat16)
     settings = settings_for(
-        rows * heads, length, shape.features, shape.values, keep == "features", processors_of(queries.device)
+        rows * heads,
+        length,
+        shape.features,
+        shape.values,
+        keep == "features",
+        queries.dtype,
+        processors_of(queries.device),
     )
-    return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype])
+    return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], compiled)
 
 
 @lru_cache
@@ -277,9 +327,11 @@ def processors_of(device: torch.device) -> int:
 def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
     """Reads, the last page and, if asked to, all that backward needs: Saved, Ready, and the effects of the parts."""
     *look, saves = about
-    p = problem(queries, values, log_keep, matrix, *look)
+    compiled = compiled_for((layout_of((queries, keys, values, log_keep, erase, write, memory, matrix)), *about))
+    p = problem(compiled, queries, values, log_keep, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
-    reads, last, saved, ready, effects = forward(p, tensors, memory, saves)
+    with torch.cuda.device_of(queries):
+        reads, last, saved, ready, effects = forward(p, tensors, memory, saves)
     last = last.view(p.shape.rows, p.shape.heads, *last.shape[1:])
     if not saves:
         return [reads, last]
@@ -288,12 +340,14 @@ def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *abou
 
 def scan_back_op(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, *look) -> list[Tensor]:
     """Gradients of what there is, in order; that of the memory comes last."""
-    p = problem(queries, values, log_keep, matrix, *look)
+    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
+    given = (queries, keys, values, log_keep, erase, write, matrix, of_reads, of_last)
+    p = problem(compiled_for((layout_of(given), *look)), queries, values, log_keep, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
     *rest, effects = (x if x.numel() else None for x in made)
-    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
     of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
-    *most, of_memory = backward(p, tensors, Saved(*rest[:3]), Ready(*rest[3:]), effects, of_reads, of_last)
+    with torch.cuda.device_of(queries):
+        *most, of_memory = backward(p, tensors, Saved(*rest[:3]), Ready(*rest[3:]), effects, of_reads, of_last)
     return [*(x for x in most if x is not None), of_memory.view(p.shape.rows, p.shape.heads, *of_memory.shape[1:])]
 
 
@@ -305,7 +359,7 @@ for device in ("CUDA", "CPU"):
 @torch.library.register_fake("palimpsest::memory_scan", lib=LIBRARY)
 def _(queries, keys, values, log_keep, erase, write, memory, matrix, *about):
     *look, saves = about
-    p = problem(queries, values, log_keep, matrix, *look)
+    p = problem({}, queries, values, log_keep, matrix, *look)
     rows, length, heads, _, features, count = p.shape
     exact = {"dtype": torch.float32}
     reads = values.new_empty(rows, length, heads, count)
@@ -332,34 +386,38 @@ def _(queries, keys, values, log_keep, erase, write, memory, matrix, *about):
 
 @torch.library.register_fake("palimpsest::memory_scan_back", lib=LIBRARY)
 def _(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, *look):
-    p = problem(queries, values, log_keep, matrix, *look)
+    p = problem({}, queries, values, log_keep, matrix, *look)
     rows, _, heads, _, features, count = p.shape
     given = (queries, keys, values, log_keep, erase, write)
     of_memory = values.new_empty(rows, heads, features, count, dtype=torch.float32)
     return [*(x.new_empty(x.shape) for x in given if x is not None), of_memory]
 
 
-def keep_for_backward(ctx, inputs, output) -> None:
-    queries, keys, values, log_keep, erase, write, memory, matrix, *about = inputs
-    ctx.look, ctx.given = about[:-1], [x is not None for x in (queries, keys, values, log_keep, erase, write)]
-    ctx.has_memory = memory is not None
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(queries, keys, values, log_keep, erase, write, matrix, *output[2:])
+class Differentiable(torch.autograd.Function):
+    """The operation with its gradient, registered by hand: `register_autograd` costs more time at every call."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        with torch._C._AutoDispatchBelowAutograd():
+            outcome = torch.ops.palimpsest.memory_scan(*inputs)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*outcome[2:])
+        ctx.save_for_backward(*inputs[:6], inputs[7], *outcome[2:])
+        ctx.look, ctx.has_memory = inputs[8:-1], inputs[6] is not None
+        return tuple(outcome)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, of_reads: Tensor | None, of_last: Tensor | None, *_):
+        given, made = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+        of_reads = torch.zeros_like(given[2]) if of_reads is None else of_reads
+        *most, of_memory = torch.ops.palimpsest.memory_scan_back(*given, made, of_reads, of_last, *ctx.look)
+        rest = iter(most)
+        of_inputs = [None if x is None else next(rest) for x in given[:6]]
+        return (*of_inputs, of_memory if ctx.has_memory else None, None, *[None] * (len(ctx.look) + 1))
 
 
-def scan_backward(ctx, gradients):
-    *inputs, matrix = ctx.saved_tensors[:7]
-    of_reads, of_last = gradients[:2]
-    of_reads = torch.zeros_like(inputs[2]) if of_reads is None else of_reads
-    *most, of_memory = torch.ops.palimpsest.memory_scan_back(
-        *inputs, matrix, list(ctx.saved_tensors[7:]), of_reads, of_last, *ctx.look
-    )
-    rest = iter(most)
-    of_inputs = [next(rest, None) if there else None for there in ctx.given]
-    return (*of_inputs, of_memory if ctx.has_memory else None, None, *[None] * (len(ctx.look) + 1))
-
-
-torch.library.register_autograd("palimpsest::memory_scan", scan_backward, setup_context=keep_for_backward, lib=LIBRARY)
+LIBRARY.impl("memory_scan", lambda *inputs: list(Differentiable.apply(*inputs)), "Autograd")
 
 
 def scan(queries, keys, values, gates, memory: Tensor, look: Look | None = None) -> tuple[Tensor, Tensor]:

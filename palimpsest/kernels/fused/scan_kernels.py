@@ -424,7 +424,7 @@ def carry_back_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr,
-    ENDED: tl.constexpr, SAVES: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+    ENDED: tl.constexpr, SAVES: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
     SLICES: tl.constexpr = (VALUES + COLUMNS - 1) // COLUMNS

@@ -1,0 +1,638 @@
+"""Relative attention, forward and backward, for CUDA; nothing of the size queries × keys is ever in memory.
+
+Queries and keys are cut into tiles of one size, laid so that a query tile and a key tile lie a whole number of tiles
+`apart`. Query m of the one and key n of the other are then δ = apart · tile + m − n tokens apart. The word on that
+distance stands in row m of place queries · tableᵀ: in column (m − n) mod tile of the distance tile `apart` where n ≤ m,
+and of the distance tile before that elsewhere. A query tile that walks towards its own tokens so needs one new product
+with the table for each key tile; it keeps the last one, picks from the two, and moves what it has picked along each
+row (`moved`). Moving is its own inverse: the same brings the gradients of scores back to their distances.
+
+`queries_kernel` owns query tiles. It also leaves what they add to the gradients of table, bias and mask, and
+`distances_kernel` adds that up, always in the same order. `keys_kernel` owns key tiles, `vectors_kernel` persistent
+vectors. A head goes no farther than its share does: tiles beyond that are neither read nor multiplied.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+# ------------------------------------------------------------------------------------------ what all kernels share
+# Tensors come as tuples: a pointer, and the steps from row to row, token to token and head to head.
+
+
+@triton.jit
+def start_of(tensor, row, head):
+    return tensor[0] + row.to(tl.int64) * tensor[1] + head * tensor[3]
+
+
+@triton.jit
+def inside(numbers, count, WIDTH: tl.constexpr, LANES: tl.constexpr):
+    return ((numbers >= 0) & (numbers < count))[:, None] & (tl.arange(0, LANES) < WIDTH)[None, :]
+
+
+@triton.jit
+def load_tile(tensor, row, head, numbers, count, WIDTH: tl.constexpr, LANES: tl.constexpr):
+    """The vectors of these numbers `tile lanes`; zeros where there are none."""
+    at = start_of(tensor, row, head) + numbers[:, None] * tensor[2] + tl.arange(0, LANES)[None, :]
+    return tl.load(at, mask=inside(numbers, count, WIDTH, LANES), other=0.0)
+
+
+@triton.jit
+def store_tile(tensor, row, head, numbers, count, tile, WIDTH: tl.constexpr, LANES: tl.constexpr):
+    at = start_of(tensor, row, head) + numbers[:, None] * tensor[2] + tl.arange(0, LANES)[None, :]
+    tl.store(at, tile.to(tensor[0].dtype.element_ty), mask=inside(numbers, count, WIDTH, LANES))
+
+
+@triton.jit
+def load_distances(tensor, head, distances, reach):
+    """One number for each distance; zero where it is not seen."""
+    seen = (distances >= 0) & (distances < reach)
+    return tl.load(tensor[0] + distances * tensor[1] + head * tensor[2], mask=seen, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def taken(tile, place, TILE: tl.constexpr):
+    """The entries that lie at these places when a tile is laid out so that a warp's accesses fall into 32 banks."""
+    spread = tl.permute(tl.reshape(tile, (TILE // 8, 8, TILE // 8, 4, 2)), (0, 2, 4, 1, 3))
+    # of one axis, as the compiler would send one of two axes through shuffles
+    found = tl.gather(tl.reshape(spread, (TILE * TILE,)), tl.reshape(place, (TILE * TILE,)), 0)
+    return tl.reshape(found, (TILE, TILE))
+
+
+@triton.jit
+def moved(tile, TILE: tl.constexpr):
+    """Row m, column n <- row m, column (m − n) mod tile."""
+    m, n = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    c = m - (n & 7)
+    block = ((c >> 3) - (n >> 3)) & (TILE // 8 - 1)
+    return taken(tile, (m >> 3) * (TILE * 8) + block * 64 + (c & 1) * 32 + (m & 7) * 4 + ((c >> 1) & 3), TILE)
+
+
+@triton.jit
+def moved_across(tile, TILE: tl.constexpr):
+    """The same with rows and columns exchanged: row n, column m <- row (m − n) mod tile, column m."""
+    m, n = tl.arange(0, TILE)[None, :], tl.arange(0, TILE)[:, None]
+    c = m - (n & 7)
+    block = ((c >> 3) - (n >> 3)) & (TILE // 8 - 1)
+    return taken(tile, block * (TILE * 8) + (m >> 3) * 64 + (m & 1) * 32 + (c & 7) * 4 + ((m >> 1) & 3), TILE)
+
+
+@triton.jit
+def words(place_query, rows, bias, head, distances, reach, PRECISION: tl.constexpr):
+    """What a query tile's scores get from a tile of distances with these rows of the table, `query distance`."""
+    by_distance = tl.dot(place_query, tl.trans(rows), input_precision=PRECISION)
+    if bias is not None:
+        by_distance += load_distances(bias, head, distances, reach)[None, :]
+    return by_distance
+
+
+@triton.jit
+def shares(mask, head, apart, reach, TILE: tl.constexpr):
+    """Of the keys of a tile for the queries of another, `query key`."""
+    line = tl.arange(0, TILE)
+    high = load_distances(mask, head, apart * TILE + line, reach)
+    low = load_distances(mask, head, (apart - 1) * TILE + line, reach)
+    return moved(tl.where(line[None, :] <= line[:, None], high[None, :], low[None, :]), TILE)
+
+
+@triton.jit
+def shares_across(mask, head, apart, reach, TILE: tl.constexpr):
+    """The same, `key query`."""
+    line = tl.arange(0, TILE)
+    high = load_distances(mask, head, apart * TILE + line, reach)
+    low = load_distances(mask, head, (apart - 1) * TILE + line, reach)
+    return moved_across(tl.where(line[:, None] <= line[None, :], high[:, None], low[:, None]), TILE)
+
+
+@triton.jit
+def kept(seed, together, queries, slots, dropout):
+    """Which weights are not dropped: chance that depends on row, head, query and key alone."""
+    query, slot = queries + slots * 0, slots + queries * 0
+    drawn = tl.philox(tl.load(seed), slot, query, slot * 0 + together, slot * 0)
+    return tl.uint_to_uniform_float(drawn[0]) >= dropout
+
+
+@triton.jit
+def farthest_tile(first_place, far, offset, own_tile, TILE: tl.constexpr):
+    """How many tiles before its own one a query tile looks."""
+    return own_tile - (tl.maximum(first_place + 1 - far, 0) + offset) // TILE
+
+
+@triton.jit
+def lowest_seen(place, ours, row, empty, length, slots, reach):
+    """The first key that each query sees."""
+    lowest = tl.maximum(place + 1 - reach, 0)
+    if empty is not None:
+        held = tl.load(empty[0] + row * empty[1] + ours * empty[2], mask=ours < length, other=slots)
+        lowest = tl.maximum(lowest, held.to(tl.int32))
+    return lowest
+
+
+@triton.jit
+def looks_kernel(mask, looks, reach, TILE: tl.constexpr):
+    """How many distances a head looks at: those with a share, and one that a span may just have reached."""
+    head = tl.program_id(0)
+    last = tl.zeros((TILE,), tl.int32)
+    for first in range(0, reach, TILE):
+        distances = first + tl.arange(0, TILE)
+        last = tl.where(load_distances(mask, head, distances, reach) > 0, distances + 1, last)
+    tl.store(looks + head, tl.minimum(tl.max(last) + 1, reach))
+
+
+# ---------------------------------------------------------------------------------------------------------- forward
+
+
+@triton.jit
+def absorb(scores, share, keep, value, read, total, most, PRECISION: tl.constexpr):
+    """A tile of keys taken into the running softmax; what is not seen has a score of minus infinity."""
+    counted = scores
+    if share is not None:
+        counted = tl.where(share > 0, scores, -float("inf"))
+    now = tl.maximum(most, tl.max(counted, 1))
+    level = tl.where(now == -float("inf"), 0.0, now)
+    weights = tl.exp2(counted * LOG2E - (level * LOG2E)[:, None])
+    if share is not None:
+        weights *= share
+    shrink = tl.exp2((most - level) * LOG2E)
+    total = total * shrink + tl.sum(weights, 1)
+    if keep is not None:
+        weights = tl.where(keep, weights, 0.0)
+    read = tl.dot(weights.to(value.dtype), value, read * shrink[:, None], input_precision=PRECISION)
+    return read, total, now
+
+
+@triton.jit
+def forward_kernel(
+    queries,
+    keys,
+    values,
+    places,
+    table,
+    bias,
+    mask,
+    looks,
+    vector_keys,
+    vector_values,
+    empty,
+    seed,
+    reads,
+    lse,
+    largest,
+    heads,
+    length,
+    slots,
+    reach,
+    vectors,
+    dropout,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    together, number = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)  # those that see most come first
+    row, head = together // heads, together % heads
+    line = tl.arange(0, TILE)
+    cached = slots - length
+    offset = (TILE - cached % TILE) % TILE
+    own_tile = (cached + offset) // TILE + number
+    ours = number * TILE + line
+    place = cached + ours
+    far = reach
+    if mask is not None:
+        far = tl.load(looks + head)
+    lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
+    farthest = farthest_tile(cached + number * TILE, far, offset, own_tile, TILE)
+    farthest = tl.minimum(farthest, own_tile - (tl.min(lowest) + offset) // TILE)
+    latest = tl.max(lowest)  # from there on all queries of the tile see all keys, but for the future
+    query = load_tile(queries, row, head, ours, length, KEY, KEYS)
+    read = tl.zeros((TILE, VALUES), tl.float32)
+    total = tl.zeros((TILE,), tl.float32)
+    most = tl.full((TILE,), -float("inf"), tl.float32)
+
+    if vector_keys is not None:
+        for first in range(0, vectors, TILE):
+            key = load_tile(vector_keys, row, head, first + line, vectors, KEY, KEYS)
+            value = load_tile(vector_values, row, head, first + line, vectors, VALUE, VALUES)
+            scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+            scores = tl.where((first + line < vectors)[None, :], scores, -float("inf"))
+            keep = None
+            if seed is not None:
+                keep = kept(seed, together, ours[:, None], (slots + first + line)[None, :], dropout)
+            read, total, most = absorb(scores, None, keep, value, read, total, most, PRECISION)
+
+    if places is not None:
+        place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
+        distances = farthest * TILE + line
+        rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
+        high = words(place_query, rows, bias, head, distances, reach, PRECISION)
+    for step in range(farthest + 1):
+        apart = farthest - step
+        slot = (own_tile - apart) * TILE - offset + line
+        key = load_tile(keys, row, head, slot, slots, KEY, KEYS)
+        value = load_tile(values, row, head, slot, slots, VALUE, VALUES)
+        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        if places is not None:
+            distances = (apart - 1) * TILE + line
+            rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
+            low = words(place_query, rows, bias, head, distances, reach, PRECISION)
+            scores += moved(tl.where(line[None, :] <= line[:, None], high, low), TILE)
+            high = low
+        if (apart == 0) | ((own_tile - apart) * TILE - offset < latest):
+            seen = (slot[None, :] >= lowest[:, None]) & (slot[None, :] <= place[:, None])
+            scores = tl.where(seen, scores, -float("inf"))
+        share = None
+        if mask is not None:
+            share = shares(mask, head, apart, reach, TILE)
+        keep = None
+        if seed is not None:
+            keep = kept(seed, together, ours[:, None], slot[None, :], dropout)
+        read, total, most = absorb(scores, share, keep, value, read, total, most, PRECISION)
+
+    store_tile(reads, row, head, ours, length, read / (total * (1 - dropout))[:, None], VALUE, VALUES)
+    tl.store(lse + together * length + ours, most * LOG2E + tl.log2(total), mask=ours < length)
+    tl.store(largest + together * length + ours, most, mask=ours < length)
+
+
+# --------------------------------------------------------------------------------------------------------- backward
+
+
+@triton.jit
+def slopes(products, keep, dots, dropout):
+    """What a weight is worth to the loss, less what all weights of its query are worth on the average."""
+    if keep is not None:
+        products = tl.where(keep, products / (1 - dropout), 0.0)
+    return products - dots
+
+
+@triton.jit
+def add_up(at, there, again, added):
+    old = tl.load(at, mask=there & again, other=0.0)
+    tl.store(at, old + added, mask=there)
+
+
+@triton.jit
+def queries_kernel(
+    queries,
+    keys,
+    values,
+    places,
+    table,
+    bias,
+    mask,
+    looks,
+    vector_keys,
+    vector_values,
+    empty,
+    seed,
+    reads,
+    grad,
+    lse,
+    largest,
+    dots,
+    of_queries,
+    of_places,
+    of_table,
+    of_bias,
+    of_mask,
+    heads,
+    length,
+    slots,
+    reach,
+    vectors,
+    dropout,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Owns some query tiles of a row and head, one after the other, and what they add to table, bias and mask."""
+    together, group, groups = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    row, head = together // heads, together % heads
+    tiles = tl.cdiv(length, TILE)
+    line, lanes = tl.arange(0, TILE), tl.arange(0, KEYS)
+    nearer = line[None, :] <= line[:, None]
+    cached = slots - length
+    offset = (TILE - cached % TILE) % TILE
+    far = reach
+    if mask is not None:
+        far = tl.load(looks + head)
+    rows = tl.cdiv(reach, TILE) * TILE
+    sums = ((row * groups + group) * heads + head).to(tl.int64) * rows
+    covered = 0  # distance tiles that hold sums already
+    for turn in range(tl.cdiv(tiles - group, groups)):
+        number = tiles - 1 - group - turn * groups  # the first sees most
+        own_tile = (cached + offset) // TILE + number
+        ours = number * TILE + line
+        place = cached + ours
+        lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
+        reached = farthest_tile(cached + number * TILE, far, offset, own_tile, TILE)
+        farthest = tl.minimum(reached, own_tile - (tl.min(lowest) + offset) // TILE)
+        query = load_tile(queries, row, head, ours, length, KEY, KEYS)
+        of_read = load_tile(grad, row, head, ours, length, VALUE, VALUES)
+        read = load_tile(reads, row, head, ours, length, VALUE, VALUES)
+        dot = tl.sum(of_read.to(tl.float32) * read.to(tl.float32), 1)
+        tl.store(dots + together * length + ours, dot, mask=ours < length)
+        norm = tl.load(lse + together * length + ours, mask=ours < length, other=float("inf"))
+        of_query = tl.zeros((TILE, KEYS), tl.float32)
+        if mask is not None:
+            most = tl.load(largest + together * length + ours, mask=ours < length, other=0.0)
+
+        if vector_keys is not None:
+            for first in range(0, vectors, TILE):
+                key = load_tile(vector_keys, row, head, first + line, vectors, KEY, KEYS)
+                value = load_tile(vector_values, row, head, first + line, vectors, VALUE, VALUES)
+                scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+                weights = tl.exp2(scores * LOG2E - norm[:, None])
+                weights = tl.where((first + line < vectors)[None, :], weights, 0.0)
+                keep = None
+                if seed is not None:
+                    keep = kept(seed, together, ours[:, None], (slots + first + line)[None, :], dropout)
+                products = tl.dot(of_read, tl.trans(value), input_precision=PRECISION)
+                of_scores = weights * slopes(products, keep, dot[:, None], dropout)
+                of_query = tl.dot(of_scores.to(key.dtype), key, of_query, input_precision=PRECISION)
+
+        if places is not None:
+            place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
+            of_place = tl.zeros((TILE, KEYS), tl.float32)
+        if (places is not None) or (mask is not None):
+            # zeros, but of a product: what is moved is then laid out as products are, and never laid out anew
+            none = load_tile(keys, row, head, slots + line, slots, KEY, KEYS)
+            before = tl.dot(query, tl.trans(none), input_precision=PRECISION)
+        for step in range(farthest + 1):
+            apart = farthest - step
+            distances = apart * TILE + line
+            slot = (own_tile - apart) * TILE - offset + line
+            key = load_tile(keys, row, head, slot, slots, KEY, KEYS)
+            value = load_tile(values, row, head, slot, slots, VALUE, VALUES)
+            scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+            if places is not None:
+                high_rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
+                low_rows = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
+                high = words(place_query, high_rows, bias, head, distances, reach, PRECISION)
+                low = words(place_query, low_rows, bias, head, distances - TILE, reach, PRECISION)
+                scores += moved(tl.where(nearer, high, low), TILE)
+            if mask is not None:  # what has no share may stand above the largest score
+                scores = tl.minimum(scores, most[:, None])
+            seen = (slot[None, :] >= lowest[:, None]) & (slot[None, :] <= place[:, None])
+            weights = tl.where(seen, tl.exp2(scores * LOG2E - norm[:, None]), 0.0)
+            keep = None
+            if seed is not None:
+                keep = kept(seed, together, ours[:, None], slot[None, :], dropout)
+            products = tl.dot(of_read, tl.trans(value), input_precision=PRECISION)
+            of_scores = weights * slopes(products, keep, dot[:, None], dropout)
+
+            again, there = apart < covered, distances < rows
+            if (places is not None) or (mask is not None):
+                now = moved(of_scores, TILE)
+                by_distance = tl.where(nearer, now, before)
+                before = now
+            if mask is not None:  # so far as if all had the whole share
+                add_up(of_mask + sums + distances, there, again, tl.sum(by_distance, 0))
+                by_distance *= load_distances(mask, head, distances, reach)[None, :]
+                of_scores *= shares(mask, head, apart, reach, TILE)
+            of_query = tl.dot(of_scores.to(key.dtype), key, of_query, input_precision=PRECISION)
+            if bias is not None:
+                add_up(of_bias + sums + distances, there, again, tl.sum(by_distance, 0))
+            if places is not None:
+                by_distance = by_distance.to(key.dtype)
+                of_place = tl.dot(by_distance, high_rows, of_place, input_precision=PRECISION)
+                added = tl.dot(tl.trans(place_query), by_distance, input_precision=PRECISION)
+                at = of_table + sums * KEY + lanes[:, None] * rows + distances[None, :]
+                add_up(at, (lanes < KEY)[:, None] & there[None, :], again, added)
+
+        store_tile(of_queries, row, head, ours, length, of_query, KEY, KEYS)
+        if places is not None:
+            store_tile(of_places, row, head, ours, length, of_place, KEY, KEYS)
+        if empty is not None:
+            # what is empty for a whole tile adds nothing, and has to say so once
+            owed = tl.where(covered == 0, reached + 1, 0)
+            for apart in range(farthest + 1, owed):
+                distances = apart * TILE + line
+                there = distances < rows
+                if places is not None:
+                    at = of_table + sums * KEY + lanes[:, None] * rows + distances[None, :]
+                    tl.store(at, tl.zeros((KEYS, TILE), tl.float32), mask=(lanes < KEY)[:, None] & there[None, :])
+                if bias is not None:
+                    tl.store(of_bias + sums + distances, tl.zeros((TILE,), tl.float32), mask=there)
+                if mask is not None:
+                    tl.store(of_mask + sums + distances, tl.zeros((TILE,), tl.float32), mask=there)
+        covered = tl.maximum(covered, reached + 1)
+        tl.debug_barrier()  # sums may be read by other threads than wrote them
+
+
+@triton.jit
+def distances_kernel(
+    of_table,
+    of_bias,
+    of_mask,
+    looks,
+    out_table,
+    out_bias,
+    out_mask,
+    batch,
+    heads,
+    length,
+    slots,
+    reach,
+    groups,
+    KEY: tl.constexpr,
+    KEYS: tl.constexpr,
+    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Adds up what the programs of `queries_kernel` left for some distances of a head, always in the same order."""
+    distances, head = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1)
+    lanes = tl.arange(0, KEYS)
+    cached = slots - length
+    offset = (TILE - cached % TILE) % TILE
+    tiles = tl.cdiv(length, TILE)
+    rows = tl.cdiv(reach, TILE) * TILE
+    far = reach
+    if looks is not None:
+        far = tl.load(looks + head)
+    table = tl.zeros((KEYS, ROWS), tl.float32)
+    bias = tl.zeros((ROWS,), tl.float32)
+    mask = tl.zeros((ROWS,), tl.float32)
+    count = tl.where(tl.program_id(0) * ROWS < far + 2 * TILE, batch * groups, 0)
+    for first in range(0, count, DEPTH):
+        number = first + tl.arange(0, DEPTH)
+        tile = tiles - 1 - number % groups  # the first that the program took
+        own_tile = (cached + offset) // TILE + tile
+        covered = (farthest_tile(cached + tile * TILE, far, offset, own_tile, TILE) + 1) * TILE
+        there = (number < count)[:, None] & (distances[None, :] < tl.minimum(covered, rows)[:, None])
+        start = (number * heads + head).to(tl.int64) * rows
+        at = start[:, None] + distances[None, :]
+        if of_table is not None:
+            wanted = there[:, None, :] & (lanes < KEY)[None, :, None]
+            within = lanes[None, :, None] * rows + distances[None, None, :]
+            table += tl.sum(tl.load(of_table + start[:, None, None] * KEY + within, mask=wanted, other=0.0), 0)
+        if of_bias is not None:
+            bias += tl.sum(tl.load(of_bias + at, mask=there, other=0.0), 0)
+        if of_mask is not None:
+            mask += tl.sum(tl.load(of_mask + at, mask=there, other=0.0), 0)
+    if of_table is not None:
+        at = (distances[None, :] * heads + head) * KEY + lanes[:, None]
+        wanted = (lanes < KEY)[:, None] & (distances < reach)[None, :]
+        tl.store(out_table + at, table.to(out_table.dtype.element_ty), mask=wanted)
+    if of_bias is not None:
+        tl.store(out_bias + distances * heads + head, bias, mask=distances < reach)
+    if of_mask is not None:
+        tl.store(out_mask + head * reach + distances, mask, mask=distances < reach)
+
+
+@triton.jit
+def keys_kernel(
+    queries,
+    keys,
+    values,
+    places,
+    table,
+    bias,
+    mask,
+    looks,
+    empty,
+    seed,
+    grad,
+    lse,
+    largest,
+    dots,
+    of_keys,
+    of_values,
+    heads,
+    length,
+    slots,
+    reach,
+    dropout,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Owns a key tile of a row and head. Scores have keys as rows and queries as columns here."""
+    together, number = tl.program_id(0), tl.program_id(1)
+    row, head = together // heads, together % heads
+    line = tl.arange(0, TILE)
+    nearer = line[:, None] <= line[None, :]
+    cached = slots - length
+    offset = (TILE - cached % TILE) % TILE
+    first_tile = (cached + offset) // TILE
+    slot = number * TILE - offset + line
+    far = reach
+    if mask is not None:
+        far = tl.load(looks + head)
+    first = tl.maximum(number, first_tile)
+    last = tl.minimum(first_tile + tl.cdiv(length, TILE), number + (far + TILE - 2) // TILE + 1)
+    wanted = tl.where(first < last, slots, 0)  # what no query sees is not read either
+    key = load_tile(keys, row, head, slot, wanted, KEY, KEYS)
+    value = load_tile(values, row, head, slot, wanted, VALUE, VALUES)
+    of_key = tl.zeros((TILE, KEYS), tl.float32)
+    of_value = tl.zeros((TILE, VALUES), tl.float32)
+    for own_tile in range(first, last):
+        apart = own_tile - number
+        ours = (own_tile - first_tile) * TILE + line
+        place = cached + ours
+        lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
+        query = load_tile(queries, row, head, ours, length, KEY, KEYS)
+        of_read = load_tile(grad, row, head, ours, length, VALUE, VALUES)
+        norm = tl.load(lse + together * length + ours, mask=ours < length, other=float("inf"))
+        dot = tl.load(dots + together * length + ours, mask=ours < length, other=0.0)
+        scores = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+        if places is not None:
+            place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
+            distances = apart * TILE + line
+            high = load_tile(table, head, head, distances, reach, KEY, KEYS)
+            low = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
+            by_distance = tl.where(
+                nearer,
+                tl.dot(high, tl.trans(place_query), input_precision=PRECISION),
+                tl.dot(low, tl.trans(place_query), input_precision=PRECISION),
+            )
+            if bias is not None:
+                by_distance += tl.where(
+                    nearer,
+                    load_distances(bias, head, distances, reach)[:, None],
+                    load_distances(bias, head, distances - TILE, reach)[:, None],
+                )
+            scores += moved_across(by_distance, TILE)
+        if mask is not None:
+            most = tl.load(largest + together * length + ours, mask=ours < length, other=0.0)
+            scores = tl.minimum(scores, most[None, :])
+        seen = (slot[:, None] >= lowest[None, :]) & (slot[:, None] <= place[None, :])
+        weights = tl.where(seen, tl.exp2(scores * LOG2E - norm[None, :]), 0.0)
+        if mask is not None:
+            weights *= shares_across(mask, head, apart, reach, TILE)
+        products = tl.dot(value, tl.trans(of_read), input_precision=PRECISION)
+        keep = None
+        left = weights
+        if seed is not None:
+            keep = kept(seed, together, ours[None, :], slot[:, None], dropout)
+            left = tl.where(keep, weights / (1 - dropout), 0.0)
+        of_value = tl.dot(left.to(of_read.dtype), of_read, of_value, input_precision=PRECISION)
+        of_scores = weights * slopes(products, keep, dot[None, :], dropout)
+        of_key = tl.dot(of_scores.to(query.dtype), query, of_key, input_precision=PRECISION)
+    store_tile(of_keys, row, head, slot, slots, of_key, KEY, KEYS)
+    store_tile(of_values, row, head, slot, slots, of_value, VALUE, VALUES)
+
+
+@triton.jit
+def vectors_kernel(
+    queries,
+    vector_keys,
+    vector_values,
+    seed,
+    grad,
+    lse,
+    dots,
+    of_keys,
+    of_values,
+    batch,
+    heads,
+    length,
+    slots,
+    vectors,
+    dropout,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Owns a tile of a head's persistent vectors, and an equal share of all query tiles of all rows."""
+    head, number, part, parts = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(2)
+    line = tl.arange(0, TILE)
+    vector = number * TILE + line
+    key = load_tile(vector_keys, head, head, vector, vectors, KEY, KEYS)
+    value = load_tile(vector_values, head, head, vector, vectors, VALUE, VALUES)
+    of_key = tl.zeros((TILE, KEYS), tl.float32)
+    of_value = tl.zeros((TILE, VALUES), tl.float32)
+    tiles = tl.cdiv(length, TILE)
+    for own in range(part, batch * tiles, parts):
+        row = own // tiles
+        together = row * heads + head
+        ours = own % tiles * TILE + line
+        query = load_tile(queries, row, head, ours, length, KEY, KEYS)
+        of_read = load_tile(grad, row, head, ours, length, VALUE, VALUES)
+        norm = tl.load(lse + together * length + ours, mask=ours < length, other=float("inf"))
+        dot = tl.load(dots + together * length + ours, mask=ours < length, other=0.0)
+        scores = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+        weights = tl.exp2(scores * LOG2E - norm[None, :])
+        products = tl.dot(value, tl.trans(of_read), input_precision=PRECISION)
+        keep = None
+        left = weights
+        if seed is not None:
+            keep = kept(seed, together, ours[None, :], (slots + vector)[:, None], dropout)
+            left = tl.where(keep, weights / (1 - dropout), 0.0)
+        of_value = tl.dot(left.to(of_read.dtype), of_read, of_value, input_precision=PRECISION)
+        of_scores = weights * slopes(products, keep, dot[None, :], dropout)
+        of_key = tl.dot(of_scores.to(query.dtype), query, of_key, input_precision=PRECISION)
+    store_tile(of_keys, part, head, vector, vectors, of_key, KEY, KEYS)
+    store_tile(of_values, part, head, vector, vectors, of_value, VALUE, VALUES)

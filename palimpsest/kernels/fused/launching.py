@@ -1,0 +1,35 @@
+"""Launches that Triton need not look at again: it examines every argument every time, for longer than they take."""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+
+
+def layout_of(tensors: Sequence[Tensor | None]) -> tuple:
+    """All that a kernel is compiled for; that a tensor starts at a multiple of 16 bytes is worth wider accesses."""
+    return tuple(
+        None if x is None else (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors
+    )
+
+
+@lru_cache(maxsize=1024)  # a cache that grows has another layout for each token
+def compiled_for(layout: Hashable) -> dict[Hashable, Any]:
+    """The kernels that were launched with such tensors, by what they were launched for."""
+    return {}
+
+
+def launch(
+    compiled: dict[Hashable, Any], purpose: Hashable, kernel: Any, grid: tuple[int, int, int], arguments: tuple,
+    constants: Callable[[], dict[str, Any]], warps: int, stages: int,
+) -> None:  # fmt: skip
+    """Constants are asked for once: for one purpose, with tensors of one layout, they are always the same."""
+    if known := compiled.get(purpose):
+        binary, values = known
+        binary[grid](*arguments, *values)
+        return
+    named = constants()
+    binary = kernel[grid](*arguments, **named, num_warps=warps, num_stages=stages)
+    if binary is not None:  # Triton's interpreter has none
+        compiled[purpose] = binary, [named[name] for name in kernel.arg_names if name in named]

@@ -1,0 +1,177 @@
+"""Whether a fused kernel is right on the GPU at hand: tried at its first use against the definition, and remembered.
+
+A compiler may be wrong where its author never looked. The verdict is kept in the cache folder, for as long as GPU,
+torch, Triton and kernels are the same; where it is bad, the plain form is used.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+from ..files import write_atomically
+from ..version import __version__
+
+CHOICE = "PALIMPSEST_TRUST"
+CHOICES = {"all": True, "none": False}
+FUSED = Path(__file__).with_name("fused")
+VERDICTS: dict[tuple[str, torch.device], bool] = {}  # of this process
+
+
+@dataclass(frozen=True)
+class Place:
+    """All that a verdict is about; where any of it is another one, the kernel is tried again."""
+
+    kernel: str
+    gpu: str
+    capability: str
+    torch: str
+    triton: str
+    palimpsest: str
+    sources: str
+
+    @property
+    def file(self) -> Path | None:
+        """Where its verdict is kept; None where there is no cache."""
+        name = sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
+        kept = cache()
+        return None if kept is None else kept / "trust" / f"{self.kernel}-{name}.json"
+
+
+def trusted(kernel: str, device: torch.device) -> bool:
+    """Whether to use the fused form of a kernel on a GPU; the first time that this is asked, it is tried.
+
+    While torch.compile looks on or a CUDA graph is recorded, nothing is tried, and what is not known to be bad is used.
+    """
+    if torch.compiler.is_compiling():
+        return trusted_unseen(kernel, device)
+    verdict = VERDICTS.get((kernel, device))
+    if verdict is not None:
+        return verdict
+    if torch.cuda.is_current_stream_capturing():
+        return trusted_unseen(kernel, device)
+    verdict = settle(kernel, device)
+    VERDICTS[kernel, device] = verdict
+    return verdict
+
+
+@torch.compiler.assume_constant_result
+def trusted_unseen(kernel: str, device: torch.device) -> bool:
+    known = VERDICTS.get((kernel, device))
+    if known is None:
+        known = chosen()
+    if known is None:
+        known = recall(place_of(kernel, device)) in (None, "")
+    return known
+
+
+def settle(kernel: str, device: torch.device) -> bool:
+    choice = chosen()
+    if choice is not None:
+        return choice
+    place = place_of(kernel, device)
+    complaint = recall(place)
+    if complaint is None:
+        # in a thread of its own: the caller's autocast, no_grad, hooks and modes are not for us
+        with ThreadPoolExecutor(1) as apart:
+            complaint = apart.submit(tried, kernel, device).result()
+        remember(place, complaint)
+    if complaint:
+        warnings.warn(
+            f"the fused {kernel} is not right on {place.gpu} with torch {place.torch} and Triton {place.triton} "
+            f"({complaint}): the plain form is used; `palimpsest doctor` tries it again",
+            stacklevel=3,
+        )
+    return not complaint
+
+
+def chosen() -> bool | None:
+    """What PALIMPSEST_TRUST says: "all" without a trial, or "none"."""
+    choice = os.environ.get(CHOICE)
+    if not choice:
+        return None
+    if choice not in CHOICES:
+        known = " or ".join(CHOICES)
+        raise UserError(f"{CHOICE} is {choice!r}, and may be {known}; unset it, and kernels are tried")
+    return CHOICES[choice]
+
+
+def trials(kernel: str, device: torch.device) -> Iterable[Any]:
+    # by name, as the doors that are tried there ask us
+    return import_module(".self_test", __package__).fused_trials(kernel, device)
+
+
+def tried(kernel: str, device: torch.device) -> str:
+    try:
+        return complaints(trials(kernel, device))
+    except Exception as error:  # whatever it is, nothing speaks for the kernel
+        return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
+
+
+def complaints(trials: Iterable[Any]) -> str:
+    return "; ".join(trial.complaint for trial in trials if not trial.passed)
+
+
+def place_of(kernel: str, device: torch.device) -> Place:
+    properties = torch.cuda.get_device_properties(device)
+    capability = f"{properties.major}.{properties.minor}"
+    sources = sha256(b"".join(file.read_bytes() for file in sorted(FUSED.glob("*.py")))).hexdigest()[:16]
+    return Place(kernel, properties.name, capability, torch.__version__, triton_version(), __version__, sources)
+
+
+def triton_version() -> str:
+    import triton
+
+    return triton.__version__
+
+
+# ------------------------------------------------------------------------------------------------------ memory
+
+
+def cache() -> Path | None:
+    """The folder of everything that can be had again, if there is one."""
+    if folder := os.environ.get("PALIMPSEST_CACHE"):
+        return Path(folder).expanduser()
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:
+        return None
+    return user_cache_path("palimpsest")
+
+
+def recall(place: Place) -> str | None:
+    """What there was to complain of, "" where that was nothing; None where it is not known."""
+    if place.file is None:
+        return None
+    try:
+        complaint = json.loads(place.file.read_text())["complaint"]
+    except (OSError, ValueError, KeyError, TypeError):  # never written, or broken: it is tried again
+        return None
+    return complaint if isinstance(complaint, str) else None
+
+
+def remember(place: Place, complaint: str) -> None:
+    if place.file is None:
+        return
+    try:
+        place.file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place.file, json.dumps(asdict(place) | {"complaint": complaint}, indent=2) + "\n")
+    except OSError:  # then the next process tries again
+        return
+
+
+def remember_trials(device: torch.device, trials: Iterable[Any]) -> None:
+    """What someone else has tried, for the processes to come."""
+    fused = [trial for trial in trials if trial.backend == "fused" and trial.refused is None]
+    for kernel in {trial.kernel for trial in fused}:
+        found = complaints(trial for trial in fused if trial.kernel == kernel)
+        remember(place_of(kernel, device), found)
