@@ -16,6 +16,7 @@ VERBS = {
     "resume": "go on with a run that was stopped",
     "evaluate": "score a run exactly",
     "generate": "let a run write",
+    "translate": "let a run translate, line by line",
     "inspect": "look at what a run's memories do with a text",
     "compare": "compare runs: curves, scores, and in what their recipes differ",
     "retrieve": "ask how much a memory holds, and whether it can overwrite",

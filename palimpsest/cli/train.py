@@ -19,7 +19,8 @@ HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER
 
   RECIPE        one of those that `palimpsest ls recipes` lists (default: {DEFAULT}),
                 a recipe.json, or a Python file with a `recipe`
-  TEXT          a text file or a folder of them: the default recipe learns from it
+  TEXT          a text file or a folder of them: the default recipe learns from it; a .tsv of sentence pairs,
+                a tab in each line: a small model learns to translate
   --from RUN    start from the weights of another run, with its recipe and its vocabulary
                 (--keep-optimiser starts from its optimiser too)
   --folder      where to write (default: runs/NAME-001, -002, …)

@@ -23,13 +23,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from ..data.streams import Stream
 from ..data.tokens import Tokens
 from ..errors import UserError
-from ..evaluation.perplexity import evaluate
 from ..files import write_atomically
-from ..models.language_model import LanguageNetwork
 from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
@@ -102,7 +101,7 @@ class Workshop:
     recipe: Recipe
     tokens: Tokens
     world: World
-    model: LanguageNetwork
+    model: nn.Module
     stream: Stream
 
     @classmethod
@@ -110,23 +109,15 @@ class Workshop:
         check_splits(recipe, tokens)
         world = World.enter(recipe.run.device, recipe.run.threads)
         model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
-        data, text = recipe.data, tokens.splits["train"]
-        return cls(
-            recipe,
-            tokens,
-            world,
-            model.to(world.device),
-            data.order.build(text.ids, data.batch, data.segment, recipe.run.seed, text.documents),
-        )
+        stream = recipe.data.stream(tokens.splits["train"], recipe.run.seed)
+        return cls(recipe, tokens, world, model.to(world.device), stream)
 
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def validate(self) -> float:
-        valid = self.tokens.splits["valid"]
-        text = (valid.ids, self.recipe.evaluation, None, valid.bytes)
-        return evaluate(self.model, *text, self.world.device, documents=valid.documents).nats_per_token
+    def validate(self) -> dict[str, float]:
+        return self.recipe.validate(self.model, self.tokens, self.world.device)
 
     def describe(self) -> dict[str, Any]:
         started = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -137,9 +128,9 @@ def proceed(workshop: Workshop, folder: Path, console: Console) -> Path:
     recipe, tokens, world = workshop.recipe, workshop.tokens, workshop.world
     sizes = ", ".join(f"{split.tokens:,} {name}" for name, split in tokens.splits.items())
     say(console, f"{folder}: {workshop.parameters:,} parameters on {world.describe()['device']}")
-    say(console, f"{tokens.codec.unit}s: {sizes}; {recipe.data.batch * recipe.data.segment:,} a step")
-    if (borders := tokens.splits["train"].documents) is not None:
-        say(console, f"{len(borders) - 1:,} documents, none of which sees another")
+    say(console, f"{tokens.codec.unit}s: {sizes}; {recipe.data.per_step:,} a step")
+    if line := workshop.stream.told():
+        say(console, line)
     tracker = recipe.run.tracking and recipe.run.tracking.open(folder, to_json(recipe))
     with Log(folder / "metrics.jsonl", recipe.run.steps, console, tracker, tokens.codec.unit) as log:
         trainer = Trainer(
@@ -194,11 +185,8 @@ def conclude(folder: Path, tokens: Tokens, console: Console) -> None:
     trained = load(folder)
     score = trained.evaluate(tokens.splits["valid"])
     write_json(folder / "evaluation.json", {"split": "valid", "checkpoint": trained.checkpoint, **score.to_json()})
-    prompt = trained.codec.decode(tokens.splits["train"].ids[:1].tolist())  # begin as the text itself begins
-    sample = prompt + trained.generate(prompt, SAMPLE, seed=trained.recipe.run.seed)
-    write_atomically(folder / "samples.txt", sample + "\n")
-    result = f"{score.nats_per_token:.4f} nats per {trained.codec.unit} on the whole validation split"
-    say(console, f"{result} ({score.tokens:,} targets)")
+    write_atomically(folder / "samples.txt", trained.sample(tokens, SAMPLE) + "\n")
+    say(console, f"{trained.tell(score)} on the whole validation split ({score.tokens:,} targets)")
     try:
         say(console, f"report: {write_report(folder)}")
     except UserError as missing:

@@ -30,7 +30,8 @@ from .sentences import clock, duration, number, outline, plain, quantity, readin
 
 NOTHING = Markup("")
 SCORES = ("nats_per_token", "bits_per_character", "bits_per_byte", "perplexity")
-SUMS = ("tokens", "characters", "bytes", "nats", "bits_per_token")  # what other scores were made from, or say as well
+# what other scores were made from, or say as well
+SUMS = ("sentences", "tokens", "characters", "bytes", "nats", "bits_per_token")
 COURSES = {
     "tokens_per_second": "tokens per second",
     "rate": "learning rate, of its peak",

@@ -10,7 +10,9 @@ checkpoints/step-00000500/model.safetensors   the weights, readable by anyone
 
 import json
 import os
+import re
 import shutil
+from collections.abc import Sequence
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import UserError
 from ..files import flush, write_atomically
@@ -103,6 +105,30 @@ class Checkpoints:
         if path is None or path not in found:
             raise UserError(f"no checkpoint {name!r} in {self.folder}; there are {', '.join(p.name for p in found)}")
         return path
+
+    def find_all(self, name: str) -> list[Path]:
+        """`last-5` is the newest five; any other name is that of one."""
+        newest = re.fullmatch(r"last-([1-9]\d*)", name)
+        if newest is None:
+            return [self.find(name)]
+        found, wanted = self.all(), int(newest[1])
+        if len(found) < wanted:
+            raise UserError(
+                f"{self.folder} has {len(found)} checkpoints, not {wanted}: train with --keep {wanted} to keep so many"
+            )
+        return found[-wanted:]
+
+
+def load_mean(model: nn.Module, checkpoints: Sequence[Path]) -> None:
+    """The mean of their weights; numbers that are counted, and not measured, are the newest."""
+    means: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        load_weights(model, checkpoint)
+        for name, weight in model.state_dict().items():
+            if len(checkpoints) > 1 and weight.is_floating_point():
+                share = weight.double() / len(checkpoints)
+                means[name] = means[name] + share if name in means else share
+    model.load_state_dict(means, strict=False)
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:

@@ -111,6 +111,8 @@ def describe(numbers: Mapping[str, float], unit: str) -> str:
     if "nats" not in numbers:
         return "  ".join(f"{name} {number:.4g}" for name, number in numbers.items())
     text = f"{numbers['nats']:.4f} nats  {numbers['nats'] / math.log(2):.4f} bits/{unit}"
+    if "bleu" in numbers:
+        text += f"  BLEU {numbers['bleu']:.2f}"
     if "tokens_per_second" in numbers:
         text += f"  {numbers['tokens_per_second']:,.0f} tokens/s"
     return text

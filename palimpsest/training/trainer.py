@@ -70,7 +70,7 @@ class Trainer:
         self,
         model: nn.Module,
         stream: Stream,
-        validate: Callable[[], float],
+        validate: Callable[[], dict[str, float]],
         optimiser: Optimiser,
         schedule: Schedule,
         run: Run,
@@ -157,9 +157,10 @@ class Trainer:
                 self.log.write("gauges", self.step, **readings([gauge() for gauge in self.gauges]))
         if self.step % self.run.validate_every == 0 or self.step == self.run.steps:
             with self.averaged():
-                nats = self.validate()
+                found = self.validate()
+            nats = found["nats"]
             self.validations.append((self.step, nats))
-            self.log.write("valid", self.step, tokens=self.tokens, nats=nats, seconds=self.seconds)
+            self.log.write("valid", self.step, tokens=self.tokens, **found, seconds=self.seconds)
             if nats < self.best:
                 self.best = nats
                 self.save()

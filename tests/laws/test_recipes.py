@@ -63,14 +63,14 @@ def test_every_recipe_trains_at_toy_size(name, tmp_path, monkeypatch):
 @every_recipe
 def test_every_recipe_tells_what_it_would_take(name):
     recipe = toy(recipes.find_recipe(name))
-    assert f"({recipe.data.batch} rows of {recipe.data.segment})" in estimate(recipe)
+    assert f"({recipe.data.shape})" in estimate(recipe)
 
 
 def test_a_memory_of_hidden_states_takes_room():
     recipe = toy(recipes.find_recipe("transformer-xl-enwik8-base"))
     with torch.device("meta"):
-        model = with_plain_vocabulary(recipe.model).build(tokens=10)
-    assert saved_bytes(model, rows=2, segment=16, carry=True) > saved_bytes(model, rows=2, segment=16, carry=False)
+        model, batch = with_plain_vocabulary(recipe.model).build(tokens=10), recipe.data.example()
+    assert saved_bytes(model, batch, carry=True) > saved_bytes(model, batch, carry=False)
 
 
 @every_recipe

@@ -283,7 +283,7 @@ def trainer_of(model, batch, folder, tracker=None, **run):
     log = Log(folder / "metrics.jsonl", 2, quiet(), tracker)
     run = Run(**{"steps": 2, "clip": None, "log_every": 1, **run})
     device = torch.device("cpu")
-    return Trainer(model, Repeated(batch), lambda: 1.0, SGD(rate=0.001), Constant(), run, folder, log, device)
+    return Trainer(model, Repeated(batch), lambda: {"nats": 1.0}, SGD(rate=0.001), Constant(), run, folder, log, device)
 
 
 def test_penalties_move_the_weights_and_not_the_nats_that_are_reported(tmp_path):
