@@ -118,9 +118,9 @@ def translate(
     chance, end = torch.Generator().manual_seed(seed), end_of(codec)
     lengths = np.array([len(codec.encode(line)) + 1 for line in lines])
     found = [[Translation("", 0.0, 0.0)] for _ in lines]  # of nothing
-    order = np.array([place for place in np.argsort(lengths, kind="stable").tolist() if lines[place].strip()])
-    for chosen in by_tokens(order, lengths, AT_ONCE // decoding.rows):
-        source = source_of(codec, [lines[place] for place in chosen.tolist()]).to(device)
+    order = sorted((place for place, line in enumerate(lines) if line.strip()), key=lengths.__getitem__)
+    for chosen in by_tokens(np.array(order), lengths, AT_ONCE // decoding.rows):
+        source = source_of(codec, [lines[int(place)] for place in chosen]).to(device)
         for place, hypotheses in zip(chosen, decoding.translate(model, source, end, chance), strict=True):
             found[place] = [Translation(codec.decode(tokens), *numbers) for tokens, *numbers in hypotheses]
     return found
