@@ -157,7 +157,7 @@ def test_a_run_is_scored_by_any_decoding_and_on_pairs_of_ones_own(run, tmp_path,
         ("translate RUN --decoding greedy --beam 2", "--decoding beam-search knows it"),
         ("translate RUN --n-best 9", "take a beam of as many: --beam 9"),
         ("translate RUN --n-best 0", "at least 1"),
-        ("translate RUN --checkpoint last-9", "has 3 checkpoints, not 9: train with --keep 9"),
+        ("translate RUN --checkpoint last-9", "has 3 checkpoints, not 9: train with --run.keep 9"),
         ("train shopping-lists --carry", "no state to carry"),
     ],
 )

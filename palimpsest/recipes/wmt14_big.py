@@ -7,7 +7,7 @@
 Prepared as wmt14-base is. Several days of eight GPUs; it was not trained here, so that there are no nats to expect. The
 paper's tokenised BLEU of newstest2014 is 28.4, with the mean of the last twenty checkpoints:
 
-    --keep 20
+    --run.keep 20
 """
 
 from palimpsest.recipes.wmt14_base import of_size
