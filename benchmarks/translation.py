@@ -45,7 +45,7 @@ DECODERS: dict[str, tuple[SourceAttention, Mixer]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    sentences: int = 16
+    sentences: int = 8
     beam: int = 4
     source: int = 64  # tokens
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024)

@@ -85,8 +85,7 @@ def score(folder: Path, device: str) -> None:
     trained = load(folder, device=device)
     found = trained.evaluate(trained.tokens().splits["test"])
     told = {"checkpoint": trained.checkpoint, **found.to_json()}
-    write_atomically(folder / SCORED, json.dumps(told, indent=2) + "
-")
+    write_atomically(folder / SCORED, json.dumps(told, indent=2) + "\n")
 
 
 def table(runs: Path, seeds: list[int]) -> str:

@@ -67,7 +67,8 @@ def test_a_run_says_how_it_was_scored_and_shows_translations(run):
     assert validations[-1]["nats"] == pytest.approx(evaluation["nats_per_token"], rel=1e-5)
     assert read_run(run).valid[-1].bleu == validations[-1]["bleu"]
     page = (run / "report.html").read_text()
-    assert "bleu" in page
+    assert "<h2>BLEU</h2>" in page
+    assert '<th scope="col">BLEU</th>' in page
     assert (run / "samples.txt").read_text().count("→") == 5
 
 
@@ -168,6 +169,13 @@ def test_what_cannot_be_had_of_a_translator_is_refused_in_one_line(run, line, me
     assert refused.value.code == 2
     assert message in told
     assert told.count("\n") == 1
+
+
+def test_a_line_that_is_not_text_is_refused_in_one_line(run, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"We need two pears.\nWe n\xffed\n")))
+    with pytest.raises(SystemExit):
+        main(["translate", str(run), "--device", "cpu"])
+    assert "the text is not UTF-8" in capsys.readouterr().err
 
 
 def test_a_language_model_does_not_translate(tmp_path, capsys):

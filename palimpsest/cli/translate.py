@@ -68,7 +68,8 @@ def translations(
     trained: Translator, decoding: Decoding, options: Translate
 ) -> Iterator[tuple[str, list[Translation]]]:
     """A few lines at a time, so that the first come out before the last go in."""
-    sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # pyright: ignore[reportAttributeAccessIssue]
+    # what is no UTF-8 is refused with its place, by the vocabulary
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # pyright: ignore
     at_once = 1 if sys.stdin.isatty() else options.batch
     lines = (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
     seed = options.seed

@@ -61,9 +61,9 @@ def total_nats(model: nn.Module, batches: Iterable[Batch], device: torch.device)
     model.eval()
     nats, count = 0.0, 0
     with torch.inference_mode():
-        for batch in batches:
-            found, _ = model(batch.to(device), None)
-            nats += found.double().where(batch.to(device).mask, 0.0).sum().item()  # pyright: ignore
+        for batch in (one.to(device) for one in batches):
+            found, _ = model(batch, None)
+            nats += (found if batch.mask is None else found.where(batch.mask, 0.0)).double().sum().item()
             count += batch.count()
     model.train(was_training)
     return nats, count

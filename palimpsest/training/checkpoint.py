@@ -114,7 +114,7 @@ class Checkpoints:
         found, wanted = self.all(), int(newest[1])
         if len(found) < wanted:
             raise UserError(
-                f"{self.folder} has {len(found)} checkpoints, not {wanted}: train with --run.keep {wanted} to keep so many"
+                f"{self.folder} has {len(found)} checkpoints, not {wanted}: train with --run.keep {wanted} for so many"
             )
         return found[-wanted:]
 

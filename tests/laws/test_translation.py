@@ -221,6 +221,14 @@ def test_every_parameter_learns():
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in network.parameters())
 
 
+def test_every_matrix_between_embedding_and_head_is_treated_as_such():
+    network = small(FastWeight(heads=2), MemorySource(heads=2)).build(TOKENS)
+    matrices = {id(matrix) for matrix in network.hidden_matrices()}
+    around = {id(parameter) for part in (network.embedding, network.head) for parameter in part.parameters()}
+    expected = {id(parameter) for parameter in network.parameters() if parameter.ndim == 2} - around
+    assert matrices == expected
+
+
 def test_a_mixer_that_minds_how_a_text_is_cut_is_refused():
     with pytest.raises(UserError, match="token by token"):
         small(SoftmaxAttention(SinusoidalRelative(), SegmentCache(4), heads=2))
@@ -269,7 +277,7 @@ def test_a_beam_of_one_is_greedy(model, seed):
 
 
 @every_searched
-@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
 def test_a_beam_that_holds_every_beginning_finds_what_an_exhaustive_search_finds(model, penalty):
     tokens, longest = 4, 3
     network, source = built(model, tokens), sources(3, 2, tokens=tokens)
