@@ -233,7 +233,9 @@ def test_a_translators_weights_begin_another_run_on_other_pairs(run, tmp_path):
     assert load(train(recipe, tmp_path / "other", quiet())).codec == load(run).codec
 
 
-def test_without_sacrebleu_one_is_told_how_to_get_it(monkeypatch):
+def test_without_sacrebleu_one_is_told_how_to_get_it_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(UserError, match=r"pip install palimpsest\[translation\]"):
-        bleu(["a"], ["a"])
+    for ask in (lambda: bleu(["a"], ["a"]), lambda: train(toy(TINY), tmp_path / "run", quiet())):
+        with pytest.raises(UserError, match=r"pip install palimpsest\[translation\]"):
+            ask()
+    assert not (tmp_path / "run").exists()

@@ -95,6 +95,9 @@ class Recipe(Spec):
                 "this model reads a segment as one text, so that its documents cannot be packed: leave --documents out"
             )
 
+    def require(self) -> None:
+        """Refuse, before anything is written, what could only fail at the end: a package that is missing."""
+
     def validate(self, model: nn.Module, tokens: Tokens, device: torch.device) -> dict[str, float]:
         """Nats per token of the validation split, by which runs are judged, and whatever else is to be seen."""
         valid = tokens.splits["valid"]

@@ -106,6 +106,7 @@ class Workshop:
 
     @classmethod
     def open(cls, recipe: Recipe, tokens: Tokens) -> "Workshop":
+        recipe.require()
         check_splits(recipe, tokens)
         world = World.enter(recipe.run.device, recipe.run.threads)
         model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))

@@ -19,7 +19,7 @@ from ..data.tokens import Split, Tokens
 from ..data.vocabulary import SubWords, Vocabulary, Words
 from ..errors import UserError
 from ..evaluation.decoding import BeamSearch, Decoding, Greedy
-from ..evaluation.translation import TranslationScore, bleu, chrf, total_nats
+from ..evaluation.translation import TranslationScore, bleu, chrf, sacrebleu, total_nats
 from ..models.translation_model import TranslationModel
 from ..spec import Spec
 from ..training.optimisers import AdamW, Optimiser
@@ -93,6 +93,9 @@ class TranslationRecipe(Recipe):
     def __post_init__(self):
         if self.run.carry:
             raise UserError("sentence pairs know nothing of each other: there is no state to carry, --no-carry")
+
+    def require(self) -> None:
+        sacrebleu()
 
     def validate(self, model: nn.Module, tokens: Tokens, device: torch.device) -> dict[str, float]:
         pairs = Pairs(tokens.splits["valid"])
