@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palimpsest.data.pairs import TOGETHER, Pairs, PairStream, end_of, source_of
+from palimpsest.data.pairs import TOGETHER, Pairs, PairStream, by_tokens, end_of, source_of
 from palimpsest.data.parallel import LanguageFiles, ParallelText, TabSeparated, TwoFiles
 from palimpsest.data.shopping_lists import ShoppingLists
 from palimpsest.data.standard import catalogue, prepare
@@ -170,6 +170,13 @@ def test_no_batch_has_more_tokens_than_asked_for_on_either_side(split):
     stream = PairStream(split, tokens=200, longest=64, seed=1)
     for batch in epoch_of(stream):
         assert max(batch.inputs.numel(), batch.source.tokens.numel()) <= 200
+
+
+def test_lengths_may_jump():
+    lengths = np.array([4] * 25 + [100, 300])
+    batches = by_tokens(np.arange(27), lengths, tokens=110)
+    assert [pair for batch in batches for pair in batch] == [*range(27)]
+    assert all(len(batch) * lengths[batch].max() <= 110 for batch in batches if len(batch) > 1)
 
 
 def test_little_of_a_batch_is_padding(split):

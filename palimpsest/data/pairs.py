@@ -63,7 +63,7 @@ def by_tokens(order: np.ndarray, lengths: np.ndarray, tokens: int) -> list[np.nd
     """Pairs in an order of growing lengths, cut so that rows × length is at most `tokens`; one pair at least."""
     batches, rows = [], []
     for pair in order.tolist():
-        if rows and (len(rows) + 1) * lengths[pair] > tokens:
+        while rows and (len(rows) + 1) * lengths[pair] > tokens:
             full = whole_multiple(len(rows)) or len(rows)
             batches.append(rows[:full])
             rows = rows[full:]
