@@ -18,7 +18,7 @@ from ..evaluation.instruments import Inspection, read_instruments
 from ..evaluation.perplexity import Protocol, Score, evaluate
 from ..models.language_model import LanguageNetwork
 from ..spec import Spec
-from ..training.checkpoint import Checkpoints, load_mean
+from ..training.checkpoint import Checkpoints, load_mean, load_weights
 from ..world import World
 from .recipe import Recipe
 
@@ -105,7 +105,10 @@ def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> 
     world = World.enter(device)
     model = recipe.model.build(codec.size)
     paths = Checkpoints(folder / "checkpoints").find_all(checkpoint)
-    load_mean(model, paths)
+    if len(paths) == 1:
+        load_weights(model, paths[0])
+    else:
+        load_mean(model, paths)
     name = paths[-1].name if len(paths) == 1 else f"the mean of {paths[0].name} to {paths[-1].name}"
     kind = next(kind for kind in (*Trained.__subclasses__(), Trained) if isinstance(recipe, kind.of))
     return kind(folder, name, recipe, model.to(world.device).eval(), codec, world)

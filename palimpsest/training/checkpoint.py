@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import UserError
 from ..files import flush, write_atomically
@@ -120,15 +120,15 @@ class Checkpoints:
 
 
 def load_mean(model: nn.Module, checkpoints: Sequence[Path]) -> None:
-    """The mean of their weights; numbers that are counted, and not measured, are the newest."""
-    means: dict[str, Tensor] = {}
+    """The mean of their parameters; buffers are those of the newest."""
+    means = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in model.parameters()]
     for checkpoint in checkpoints:
         load_weights(model, checkpoint)
-        for name, weight in model.state_dict().items():
-            if len(checkpoints) > 1 and weight.is_floating_point():
-                share = weight.double() / len(checkpoints)
-                means[name] = means[name] + share if name in means else share
-    model.load_state_dict(means, strict=False)
+        for mean, parameter in zip(means, model.parameters(), strict=True):
+            mean += parameter.detach() / len(checkpoints)
+    with torch.no_grad():
+        for mean, parameter in zip(means, model.parameters(), strict=True):
+            parameter.copy_(mean)
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:

@@ -247,6 +247,22 @@ def test_smoothed_targets_have_the_gradient_of_smoothed_cross_entropy_and_nats_d
         close(one, other)
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_targets_are_smoothed_by_a_share(share):
+    with pytest.raises(UserError, match="share"):
+        SoftmaxHead(smoothing=share)
+
+
+def test_what_is_dropped_in_training_is_there_otherwise():
+    attention = SoftmaxSource(heads=2, dropout=0.5)
+    model = replace(small(SUMMED, attention), block=PreNorm(SUMMED, Relu(inner=12), dropout=0.5))
+    for dropping in (small(SUMMED, attention), replace(model, encoder=SoftmaxSource(2), cross=SoftmaxSource(2))):
+        network, batch = built(dropping), batch_of(sources(5, 3), 6)
+        kept = network(batch)[0]
+        close(network(batch)[0], kept)
+        assert not torch.allclose(network.train()(batch)[0], kept)
+
+
 # ---------------------------------------------------------------------------------------- decoding
 
 
