@@ -45,13 +45,13 @@ DECODERS: dict[str, tuple[SourceAttention, Mixer]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    sentences: int = 8
+    sentences: int = 4
     beam: int = 4
     source: int = 64  # tokens
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024)
     width: int = 256
     layers: int = 3
-    turns: int = 3
+    turns: int = 2
 
 
 @dataclass(frozen=True)
