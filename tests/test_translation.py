@@ -25,7 +25,7 @@ TINY = replace(
     find_recipe("shopping-lists"),
     data=ParallelData(ShoppingLists(pairs=2000), SubWords(500), tokens=768),
 )
-FLAGS = "--width 48 --inner 96 --scale 7 --encoder-layers 1 --layers 1 --rate 0.006 --steps 180 --threads 1"
+FLAGS = "--width 48 --inner 96 --scale 7 --encoder-layers 1 --layers 1 --rate 0.006 --steps 270 --threads 1"
 
 
 @pytest.fixture(scope="module")
