@@ -52,8 +52,10 @@ def trained(
 ) -> Recorder:
     stream = order.build(ids, batch, segment, seed)
 
-    def validate() -> float:
-        return 0.0 if validation is None else evaluate(model, validation[0], validation[1], None, 1).nats_per_token
+    def validate() -> dict[str, float]:
+        if validation is None:
+            return {"nats": 0.0}
+        return {"nats": evaluate(model, validation[0], validation[1], None, 1).nats_per_token}
 
     with Log(folder / "metrics.jsonl", run.steps, quiet()) as log:
         trainer = Recorder(model, stream, validate, optimiser, schedule, run, folder, log, CPU)
