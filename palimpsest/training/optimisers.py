@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..shards import by_kind
 from ..spec import Spec
 from .adagrad import ClippedAdagrad
 from .muon import OrthogonalMomentum
@@ -128,17 +129,17 @@ class Muon(Optimiser):
         matrices = list(model.hidden_matrices())  # pyright: ignore[reportCallIssue]
         chosen = {id(matrix) for matrix in matrices}
         others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-        betas = (self.beta1, self.beta2)
+        groups, betas = [{"params": kind} for kind in by_kind(others)], (self.beta1, self.beta2)
         return Stepper(
             OrthogonalMomentum(matrices, self.rate, self.momentum, self.weight_decay),
-            torch.optim.AdamW(others, self.adam_rate, betas, self.epsilon, weight_decay=0.0),
+            torch.optim.AdamW(groups, self.adam_rate, betas, self.epsilon, weight_decay=0.0),
         )
 
 
 def decayed_and_not(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and other single numbers do not."""
+    """Matrices decay; biases, norms and other single numbers do not. Whole parameters and shares are apart."""
     parameters = list(parameters)
     matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
     others = [parameter for parameter in parameters if parameter.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    decays = ((matrices, weight_decay), (others, 0.0))
+    return [{"params": kind, "weight_decay": decay} for some, decay in decays for kind in by_kind(some)]

@@ -1,0 +1,205 @@
+"""Laws of many processes: how many share a run does not show in its numbers, nor that they were more before."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from closeness import all_close
+from ranks import (
+    carried_out,
+    carried_out_all,
+    cut_off,
+    on_ranks,
+    refusal,
+    refusal_where_the_last_has_no_room,
+    scores,
+    stopped_by_a_signal_to_the_last,
+)
+from test_evaluation import build, in_sentences, originals, ours, relative, shaken
+from toys import TEXT, metrics, quiet, toy
+
+from palimpsest.attention.positions import SharedRelative, SinusoidalRelative
+from palimpsest.attention.spans import Adaptive, SegmentCache
+from palimpsest.data.corpora import Text
+from palimpsest.data.streams import Contiguous, RandomLengths, Shuffled
+from palimpsest.errors import UserError
+from palimpsest.evaluation.perplexity import Reader, evaluate
+from palimpsest.experiment import Recipe, load, resume
+from palimpsest.files import held
+from palimpsest.memory.feature_maps import Favor
+from palimpsest.memory.update_rules import Sum
+from palimpsest.mixers import LSTM, DeltaRNN, FastWeight, SoftmaxAttention
+from palimpsest.models.block import Hybrid, PostNorm, PreNorm
+from palimpsest.models.embeddings import AdaptiveEmbedding
+from palimpsest.models.heads import AdaptiveSoftmax
+from palimpsest.training.averages import ExponentialAverage
+from palimpsest.training.checkpoint import Checkpoints
+from palimpsest.training.optimisers import SGD, Adagrad, Adam, Muon
+from palimpsest.training.schedules import Constant
+from palimpsest.training.spread import Sharded, Spread
+from palimpsest.world import World
+
+TOKENS = np.tile([0, 3, 4, 5, 0, 0, 6, 0, 0, 7, 8, 9, 10, 1, 2, 3, 0, 0, 4, 4, 0], 5)  # sentences between two marks
+every_spread = pytest.mark.parametrize("spread", Spread.variants(), ids=lambda part: part.__name__)
+
+
+def recipe_of(folder: Path, **changes) -> Recipe:
+    """Four rows whose states are carried; `data`, `model` and `run` may be told what differs."""
+    base = Recipe(name="toy")
+    data = replace(base.data, corpus=Text(folder / "text.txt", valid=0.1, test=0.1), order=Contiguous())
+    recipe = toy(replace(base, data=data), steps=6, carry=True, validate_every=3, save_every=6, log_every=1)
+    recipe = replace(recipe, data=replace(recipe.data, batch=4), schedule=Constant())
+    for name in ("data", "model", "run"):
+        changes[name] = replace(getattr(recipe, name), **changes.get(name, {}))
+    return replace(recipe, **changes)
+
+
+@pytest.fixture
+def recipes(tmp_path) -> dict[str, Recipe]:
+    """Mixers, optimisers, orders and heads of every kind that could mind how rows and weights are shared out."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    cached = SoftmaxAttention(SinusoidalRelative(per_layer=False), SegmentCache(8))
+    adaptive = SoftmaxAttention(SharedRelative(128), Adaptive(limit=128, ramp=8, initial=0.2, penalty=1e-2))
+    favor = FastWeight(feature_map=Favor(directions=6, redraw=2), update_rule=Sum())
+    clusters = {"cutoffs": (5, 12), "divisor": 2}
+    return {
+        "delta": recipe_of(tmp_path, run={"accumulation": 2, "average": ExponentialAverage(0.5)}),
+        "cached": recipe_of(tmp_path, model={"block": PostNorm(cached)}, optimiser=Adam()),
+        "adaptive": recipe_of(tmp_path, model={"block": PreNorm(adaptive)}, optimiser=Adagrad(rate=0.02, clip=1.0)),
+        "favor": recipe_of(
+            tmp_path, data={"order": Shuffled()}, model={"block": PreNorm(favor)}, optimiser=SGD(momentum=0.5),
+            run={"carry": False},
+        ),
+        "recurrent": recipe_of(tmp_path, model={"block": Hybrid(PreNorm(LSTM()), PreNorm(DeltaRNN()), every=2)}),
+        "clusters": recipe_of(
+            tmp_path, optimiser=Muon(), data={"order": RandomLengths()},
+            model={"embedding": AdaptiveEmbedding(**clusters), "head": AdaptiveSoftmax(tied=True, **clusters)},
+        ),
+    }  # fmt: skip
+
+
+def spread_by(spread: type[Spread], recipe: Recipe) -> Recipe:
+    return replace(recipe, run=replace(recipe.run, spread=spread()))
+
+
+def assert_same_but_for_rounding(folder: Path, other: Path) -> None:
+    assert folder != other
+    for mine, theirs in zip(metrics(folder), metrics(other), strict=True):
+        assert [*mine] == [*theirs]
+        for name, number in mine.items():
+            assert (number == theirs[name]) if isinstance(number, str | list) else number == approx(theirs[name]), name
+    all_close(load(folder, "latest").model.state_dict(), load(other, "latest").model.state_dict(), 1e-8)
+
+
+def approx(number):
+    return pytest.approx(number, rel=1e-9)
+
+
+def test_how_many_processes_there_are_does_not_show(recipes, tmp_path):
+    for name, recipe in recipes.items():
+        carried_out(recipe, tmp_path / name / "alone")
+    jobs = [
+        (spread_by(spread, recipe), tmp_path / name / spread.__name__)
+        for name, recipe in recipes.items()
+        for spread in Spread.variants()
+    ]
+    one, other = on_ranks(2, carried_out_all, jobs)
+    assert one == other, "to the last bit all have the same of what all have: directions of FAVOR+, windows of spans"
+    for _, folder in jobs:
+        assert_same_but_for_rounding(folder, folder.parent / "alone")
+    seen = {line["span_max"] for line in metrics(tmp_path / "adaptive" / "alone") if line["event"] == "gauges"}
+    assert len(seen) > 1, "spans have moved"
+
+
+def test_a_run_goes_on_with_more_or_fewer_processes(recipes, tmp_path):
+    recipe = replace(recipes["delta"], run=replace(recipes["delta"].run, save_every=2))
+    carried_out(recipe, tmp_path / "whole")
+    more, fewer = (
+        [(spread_by(spread, recipe), tmp_path / f"{spread.__name__} {change}") for spread in Spread.variants()]
+        for change in ("1 to 2", "2 to 1")
+    )
+    on_ranks(1, cut_off, more, 5)
+    on_ranks(2, cut_off, fewer, 5)
+    on_ranks(2, carried_out_all, more)
+    on_ranks(1, carried_out_all, fewer)
+    for _, folder in more + fewer:
+        assert_same_but_for_rounding(folder, tmp_path / "whole")
+
+
+@every_spread
+def test_a_signal_to_one_process_stops_all_of_them_after_the_same_step(recipes, tmp_path, spread):
+    recipe, run = spread_by(spread, recipes["delta"]), tmp_path / "run"
+    assert on_ranks(2, stopped_by_a_signal_to_the_last, recipe, run, 3) == [3, 3]
+    assert Checkpoints(run / "checkpoints").find("latest").name == "step-00000003"
+    assert {line["step"] for line in metrics(run)} == {1, 2, 3}
+
+
+def test_rows_that_cannot_be_shared_equally_are_refused_in_one_line_and_nothing_is_left_behind(recipes, tmp_path):
+    said = {*on_ranks(3, refusal, recipes["delta"], tmp_path / "run")}
+    (line,) = said
+    assert re.search(r"a batch of 4 rows .* 3 processes: choose a --batch that 3 divides", line)
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_one_process_cannot_write_its_shares_all_are_told_and_the_checkpoint_before_is_kept(recipes, tmp_path):
+    recipe, run = spread_by(Sharded, recipes["delta"]), tmp_path / "run"
+    recipe = replace(recipe, run=replace(recipe.run, save_every=2))
+    (line,) = {*on_ranks(2, refusal_where_the_last_has_no_room, recipe, run, 3)}
+    assert re.search(r"step-0000000\d could not be written .* step-00000002 is whole: make room", line)
+    on_ranks(2, carried_out, recipe, run)
+    carried_out(recipe, tmp_path / "whole")
+    assert_same_but_for_rounding(run, tmp_path / "whole")
+
+
+def test_a_damaged_share_is_noticed_by_all_and_the_checkpoint_before_is_used(recipes, tmp_path):
+    recipe, run = spread_by(Sharded, recipes["delta"]), tmp_path / "run"
+    recipe = replace(recipe, run=replace(recipe.run, save_every=2))
+    on_ranks(2, carried_out, recipe, run)
+    whole = metrics(run)
+    share = sorted(Checkpoints(run / "checkpoints").find("latest").glob("shards/*"))[-1]
+    share.write_bytes(share.read_bytes()[:-1] + b"?")
+    on_ranks(2, carried_out, recipe, run)
+    assert metrics(run) == whole
+
+
+def test_a_folder_in_which_another_process_is_at_work_is_refused(recipes, tmp_path):
+    run = tmp_path / "run"
+    carried_out(recipes["delta"], run)
+    with held(run), pytest.raises(UserError, match="another process is at work"):
+        resume(run, quiet())
+    resume(run, quiet())
+    assert not (run / ".lock").exists()
+
+
+@pytest.mark.parametrize("protocol", [*ours, *originals, in_sentences], ids=repr)
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_each_target_is_read_by_one_process(protocol, size):
+    model, ids = shaken(build(PreNorm(mixer=relative))), TOKENS
+    found: Counter[int] = Counter()
+    expected = evaluate(model, ids, protocol, None, 1)
+    nats = 0.0
+    with torch.inference_mode():
+        for rank in range(size):
+            world = World(torch.device("cpu"), rank, size)
+            for reading in protocol.read(Reader(model, ids, world.device, 40, world=world)):
+                found.update(range(reading.first, reading.first + len(reading.nats)))
+                nats += reading.nats.sum().item()
+    assert set(found.values()) == {1}
+    assert found.total() == expected.tokens
+    assert nats == pytest.approx(expected.nats, rel=1e-12)
+
+
+def test_a_score_is_the_same_by_many_processes():
+    remembering = shaken(build(PreNorm(mixer=relative)))
+    texts = [(TOKENS, protocol, None) for protocol in (*ours, *originals, in_sentences)]
+    texts += [(TOKENS, protocol, np.array([0, 5, 6, 20, len(TOKENS)])) for protocol in ours]
+    for found in on_ranks(2, scores, remembering, texts):
+        for score, (ids, protocol, documents) in zip(found, texts, strict=True):
+            alone = evaluate(remembering, ids, protocol, None, 1, documents=documents)
+            assert score.tokens == alone.tokens
+            assert score.nats == pytest.approx(alone.nats, rel=1e-12)
+            assert [one["tokens"] for one in score.by_position] == [one["tokens"] for one in alone.by_position]
