@@ -10,6 +10,7 @@ from hashlib import sha256
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,15 @@ from palimpsest.evaluation.perplexity import Protocol, Score, evaluate
 from palimpsest.experiment import Recipe, train
 from palimpsest.experiment.run import train_or_resume
 from palimpsest.shards import is_share, tensors_of
+from palimpsest.training import checkpoint
 from palimpsest.training.trainer import Trainer
 from palimpsest.world import World
 
 PATIENCE = 120  # seconds
 processes = get_context("forkserver")  # which imports torch once, for all of them
-processes.set_forkserver_preload(["palimpsest.legacy", "torch.distributed.fsdp", "torch.distributed.checkpoint"])
+processes.set_forkserver_preload(
+    ["palimpsest.legacy", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.hf_storage"]
+)
 
 
 def on_ranks(count: int, work: Callable[..., Any], *given: Any) -> list[Any]:
@@ -125,6 +129,29 @@ def stopped_by_a_signal_to_the_last(recipe: Recipe, folder: Path, step: int) -> 
         patch.setattr(Trainer, "advance", interrupted)
         train_or_resume(recipe, folder, quiet())
     return steps[-1]
+
+
+def visible_while_the_first_is_written(recipe: Recipe, folder: Path, step: int) -> list[list[Path]]:
+    """Which checkpoints there are after each step, while the writer of the first waits for this step."""
+    advance, write, made, seen = Trainer.advance, checkpoint.write_shares, Event(), []
+
+    def watched(trainer: Trainer) -> None:
+        advance(trainer)
+        if not made.is_set():
+            seen.append(trainer.checkpoints.all())
+        if trainer.step == step:
+            made.set()
+
+    def slow(*given: Any) -> None:
+        assert made.wait(PATIENCE)
+        write(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        patch.setattr(Trainer, "advance", watched)
+        patch.setattr(checkpoint, "write_shares", slow)
+        train(recipe, folder, quiet())
+    return seen
 
 
 def refusal(recipe: Recipe, folder: Path) -> str:

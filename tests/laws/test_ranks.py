@@ -2,7 +2,9 @@
 
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,10 @@ from ranks import (
     refusal_where_the_last_has_no_room,
     scores,
     stopped_by_a_signal_to_the_last,
+    visible_while_the_first_is_written,
 )
 from test_evaluation import build, in_sentences, originals, ours, relative, shaken
+from torch._C._distributed_c10d import HashStore
 from toys import TEXT, metrics, quiet, toy
 
 from palimpsest.attention.positions import SharedRelative, SinusoidalRelative
@@ -27,11 +31,12 @@ from palimpsest.attention.spans import Adaptive, SegmentCache
 from palimpsest.data.corpora import Text
 from palimpsest.data.streams import Contiguous, RandomLengths, Shuffled
 from palimpsest.errors import UserError
-from palimpsest.evaluation.perplexity import Reader, evaluate
+from palimpsest.evaluation.perplexity import CachedMemory, Reader, evaluate
 from palimpsest.experiment import Recipe, load, resume
 from palimpsest.files import held
 from palimpsest.memory.feature_maps import Favor
-from palimpsest.memory.update_rules import Sum
+from palimpsest.memory.read_outs import Normalised
+from palimpsest.memory.update_rules import NormalisedDelta, Sum
 from palimpsest.mixers import LSTM, DeltaRNN, FastWeight, SoftmaxAttention
 from palimpsest.models.block import Hybrid, PostNorm, PreNorm
 from palimpsest.models.embeddings import AdaptiveEmbedding
@@ -41,7 +46,7 @@ from palimpsest.training.checkpoint import Checkpoints
 from palimpsest.training.optimisers import SGD, Adagrad, Adam, Muon
 from palimpsest.training.schedules import Constant
 from palimpsest.training.spread import Sharded, Spread
-from palimpsest.world import World
+from palimpsest.world import World, name_of_meeting
 
 TOKENS = np.tile([0, 3, 4, 5, 0, 0, 6, 0, 0, 7, 8, 9, 10, 1, 2, 3, 0, 0, 4, 4, 0], 5)  # sentences between two marks
 every_spread = pytest.mark.parametrize("spread", Spread.variants(), ids=lambda part: part.__name__)
@@ -51,7 +56,7 @@ def recipe_of(folder: Path, **changes) -> Recipe:
     """Four rows whose states are carried; `data`, `model` and `run` may be told what differs."""
     base = Recipe(name="toy")
     data = replace(base.data, corpus=Text(folder / "text.txt", valid=0.1, test=0.1), order=Contiguous())
-    recipe = toy(replace(base, data=data), steps=6, carry=True, validate_every=3, save_every=6, log_every=1)
+    recipe = toy(replace(base, data=data), steps=4, carry=True, validate_every=4, save_every=4, log_every=1)
     recipe = replace(recipe, data=replace(recipe.data, batch=4), schedule=Constant())
     for name in ("data", "model", "run"):
         changes[name] = replace(getattr(recipe, name), **changes.get(name, {}))
@@ -68,7 +73,9 @@ def recipes(tmp_path) -> dict[str, Recipe]:
     clusters = {"cutoffs": (5, 12), "divisor": 2}
     return {
         "delta": recipe_of(tmp_path, run={"accumulation": 2, "average": ExponentialAverage(0.5)}),
-        "cached": recipe_of(tmp_path, model={"block": PostNorm(cached)}, optimiser=Adam()),
+        "cached": recipe_of(
+            tmp_path, model={"block": PostNorm(cached)}, optimiser=Adam(), evaluation=CachedMemory(16, 8, rows=3)
+        ),
         "adaptive": recipe_of(tmp_path, model={"block": PreNorm(adaptive)}, optimiser=Adagrad(rate=0.02, clip=1.0)),
         "favor": recipe_of(
             tmp_path, data={"order": Shuffled()}, model={"block": PreNorm(favor)}, optimiser=SGD(momentum=0.5),
@@ -77,7 +84,10 @@ def recipes(tmp_path) -> dict[str, Recipe]:
         "recurrent": recipe_of(tmp_path, model={"block": Hybrid(PreNorm(LSTM()), PreNorm(DeltaRNN()), every=2)}),
         "clusters": recipe_of(
             tmp_path, optimiser=Muon(), data={"order": RandomLengths()},
-            model={"embedding": AdaptiveEmbedding(**clusters), "head": AdaptiveSoftmax(tied=True, **clusters)},
+            model={
+                "block": PreNorm(FastWeight(update_rule=NormalisedDelta(), read_out=Normalised())),
+                "embedding": AdaptiveEmbedding(**clusters), "head": AdaptiveSoftmax(tied=True, **clusters),
+            },
         ),
     }  # fmt: skip
 
@@ -122,12 +132,44 @@ def test_a_run_goes_on_with_more_or_fewer_processes(recipes, tmp_path):
         [(spread_by(spread, recipe), tmp_path / f"{spread.__name__} {change}") for spread in Spread.variants()]
         for change in ("1 to 2", "2 to 1")
     )
-    on_ranks(1, cut_off, more, 5)
-    on_ranks(2, cut_off, fewer, 5)
+    on_ranks(1, cut_off, more, 3)
+    on_ranks(2, cut_off, fewer, 3)
     on_ranks(2, carried_out_all, more)
     on_ranks(1, carried_out_all, fewer)
     for _, folder in more + fewer:
         assert_same_but_for_rounding(folder, tmp_path / "whole")
+
+
+def test_an_optimiser_comes_along_whichever_way_each_run_is_spread(recipes, tmp_path):
+    recipe = replace(recipes["delta"], run=replace(recipes["delta"].run, average=None))
+    sources = [(spread_by(spread, recipe), tmp_path / spread.__name__) for spread in Spread.variants()]
+    tuned = []
+    for (_, source), (after, _) in product(sources, sources):
+        run = replace(after.run, steps=2, start_from=source, keep_optimiser=True)
+        tuned.append((replace(after, run=run), tmp_path / f"{source.name} to {type(run.spread).__name__}"))
+    on_ranks(2, carried_out_all, sources + tuned)
+    first, *others = (folder for _, folder in tuned)
+    for other in others:
+        assert_same_but_for_rounding(other, first)
+
+
+def test_training_goes_on_while_shares_are_written_and_the_checkpoint_is_of_its_own_step(recipes, tmp_path):
+    recipe, run = spread_by(Sharded, recipes["delta"]), tmp_path / "run"
+    assert on_ranks(1, visible_while_the_first_is_written, recipe, run, 3) == [[[], [], []]]
+    assert [path.name for path in Checkpoints(run / "checkpoints").all()] == ["step-00000000", "step-00000004"]
+    first = recipe.model.build(load(run).codec.size, torch.Generator().manual_seed(recipe.run.seed))
+    all_close(load(run, "step-00000000").model.state_dict(), first.state_dict(), 0)
+
+
+def test_those_who_meet_again_do_not_listen_to_the_dead():
+    store = HashStore()
+    store.set("here/1", "one who died")
+    store.set("here/2", "another")
+    with ThreadPoolExecutor(3) as three:
+        names = {*three.map(lambda rank: name_of_meeting(store, rank, 3), range(3))}
+        again = {*three.map(lambda rank: name_of_meeting(store, rank, 3), range(3))}
+    assert len(names) == len(again) == 1
+    assert names != again
 
 
 @every_spread
