@@ -12,9 +12,10 @@ from ranks import carried_out, on_ranks
 from toys import TEXT, metrics
 
 from palimpsest.experiment import Recipe, load
+from palimpsest.training.checkpoint import Checkpoints
 
 FLAGS = (
-    "--steps 40 --batch 4 --segment 16 --width 24 --layers 2 --order Contiguous --carry --log-every 1 "
+    "--batch 4 --segment 16 --width 24 --layers 2 --order Contiguous --carry --log-every 1 "
     "--validate-every 20 --save-every 5 --device cpu --threads 1 --resume auto"
 )
 
@@ -49,7 +50,7 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> No
 def test_a_run_of_which_one_process_is_killed_ends_like_one_that_nobody_killed(tmp_path, spread):
     text, run = tmp_path / "text.txt", tmp_path / "run"
     text.write_text(TEXT)
-    process = torchrun(text, run, "--spread", spread)
+    process = torchrun(text, run, "--steps", "40", "--spread", spread)
     wait_for_step(run, 8, process)
     os.kill(process_of(1, process.pid), signal.SIGKILL)
     told, said = process.communicate(timeout=120)
@@ -60,3 +61,19 @@ def test_a_run_of_which_one_process_is_killed_ends_like_one_that_nobody_killed(t
     assert metrics(run) == metrics(tmp_path / "whole"), "bit for bit"
     mine, theirs = (load(folder, "latest").model.state_dict() for folder in (run, tmp_path / "whole"))
     assert all((mine[name] == theirs[name]).all() for name in mine)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+@pytest.mark.parametrize("told", ["torchrun", "one of its processes"])
+def test_a_signal_to_torchrun_or_to_one_process_saves_the_last_step_of_all(tmp_path, told):
+    text, run = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text(TEXT)
+    process = torchrun(text, run, "--steps", "100000", "--spread", "Sharded")
+    wait_for_step(run, 8, process)
+    os.kill(process.pid if told == "torchrun" else process_of(1, process.pid), signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == (1 if told == "torchrun" else 0), said  # torchrun tells that it was stopped
+    assert f"palimpsest resume {run}" in said
+    saved = Checkpoints(run / "checkpoints").find("latest").name
+    assert saved == f"step-{metrics(run)[-1]['step']:08d}"

@@ -55,11 +55,11 @@ def train(recipe: Recipe, folder: Path | None = None, console: Console | None = 
     tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, console.print))
     # before the folder: a recipe that cannot be built leaves nothing behind
     workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
-    folder = world.first(lambda: found(workshop, folder))
+    folder = world.first(lambda: begin_folder(workshop, folder))
     return proceed(workshop, folder, console)
 
 
-def found(workshop: "Workshop", folder: Path | None) -> Path:
+def begin_folder(workshop: "Workshop", folder: Path | None) -> Path:
     """A folder with all that a run begins with."""
     folder = make_folder(folder, workshop.recipe.name)
     write_json(folder / "vocabulary.json", workshop.tokens.codec.to_json())

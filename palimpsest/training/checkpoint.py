@@ -212,10 +212,16 @@ class SharedCheckpoints(Checkpoints):
         failure = writing.exception()
         if self.world.any(failure is not None):
             self.world.together(lambda: self.say_why(partial, failure))
-        self.world.first(lambda: self.put_in_place(partial, final))
+        self.world.first(lambda: self.conclude(partial, final))
         actions, self.afterwards = self.afterwards, []
         for action in actions:
             action()
+
+    def conclude(self, partial: Path, final: Path) -> None:
+        try:
+            self.put_in_place(partial, final)
+        except FAILURES as error:
+            raise self.given_up(partial, error) from error
 
     def say_why(self, partial: Path, failure: BaseException | None) -> None:
         if failure is not None:
