@@ -6,7 +6,9 @@ import signal
 import socket
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from hashlib import sha256
+from io import StringIO
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -19,6 +21,7 @@ import torch
 from torch import nn
 from toys import quiet, train_until_the_power_goes
 
+from palimpsest.cli import main
 from palimpsest.errors import UserError
 from palimpsest.evaluation.perplexity import Protocol, Score, evaluate
 from palimpsest.experiment import Recipe, train
@@ -154,6 +157,21 @@ def visible_while_the_first_is_written(recipe: Recipe, folder: Path, step: int) 
     return seen
 
 
+def draws(recipe: Recipe, folder: Path) -> list[float]:
+    """What chance gives the forward pass of each step."""
+    backward, drawn = Trainer.backward, []
+
+    def watched(trainer: Trainer, *given: Any) -> tuple[float, float]:
+        drawn.append(torch.rand(()).item())
+        return backward(trainer, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        patch.setattr(Trainer, "backward", watched)
+        train(recipe, folder, quiet())
+    return drawn
+
+
 def refusal(recipe: Recipe, folder: Path) -> str:
     with pytest.raises(UserError) as refused:
         train(recipe, folder, quiet())
@@ -181,3 +199,10 @@ Text = tuple[np.ndarray, Protocol, np.ndarray | None]
 def scores(model: nn.Module, texts: list[Text]) -> list[Score]:
     world = World.join("cpu")
     return [evaluate(model, ids, protocol, None, 1, world, 64, documents) for ids, protocol, documents in texts]
+
+
+def answer(words: list[str]) -> str:
+    """Of the command line."""
+    with redirect_stdout(StringIO()) as said:
+        main(words)
+    return said.getvalue()

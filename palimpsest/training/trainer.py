@@ -34,6 +34,7 @@ from .schedules import Schedule
 from .spread import Replicated, Spread
 from .trackers import Tracking
 
+APART = 2_654_435_761  # seeds of processes; in their lower 32 bits, for those are all that a CPU's generator looks at
 ECHO = 5.0  # seconds: torchrun passes signals on, also those that its processes have got already
 
 
@@ -117,7 +118,7 @@ class Trainer:
         start = time.perf_counter()
         # chance is a function of the seed and the step, so that a resumed run draws what it would have drawn
         seed = self.run.seed * 1_000_003 + self.step
-        torch.manual_seed(seed + (self.world.rank << 40))  # what is dropped is another thing in each row
+        torch.manual_seed(seed + self.world.rank * APART)  # what is dropped is another thing in each row
         batch, continues = self.stream.next()
         state = self.state if self.run.carry and continues else None
         count, mine = batch.count(), self.world.rows(len(batch.inputs))

@@ -1,5 +1,6 @@
 """Laws of many processes: how many share a run does not show in its numbers, nor that they were more before."""
 
+import json
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,11 @@ import pytest
 import torch
 from closeness import all_close
 from ranks import (
+    answer,
     carried_out,
     carried_out_all,
     cut_off,
+    draws,
     on_ranks,
     refusal,
     refusal_where_the_last_has_no_room,
@@ -87,6 +90,7 @@ def recipes(tmp_path) -> dict[str, Recipe]:
             model={
                 "block": PreNorm(FastWeight(update_rule=NormalisedDelta(), read_out=Normalised())),
                 "embedding": AdaptiveEmbedding(**clusters), "head": AdaptiveSoftmax(tied=True, **clusters),
+                "recompute": True,
             },
         ),
     }  # fmt: skip
@@ -138,6 +142,12 @@ def test_a_run_goes_on_with_more_or_fewer_processes(recipes, tmp_path):
     on_ranks(1, carried_out_all, fewer)
     for _, folder in more + fewer:
         assert_same_but_for_rounding(folder, tmp_path / "whole")
+
+
+def test_what_is_dropped_is_another_thing_in_each_process(recipes, tmp_path):
+    one, other = on_ranks(2, draws, recipes["delta"], tmp_path / "run")
+    assert draws(recipes["delta"], tmp_path / "alone") == one
+    assert len({*one, *other}) == 2 * len(one) == 8
 
 
 def test_an_optimiser_comes_along_whichever_way_each_run_is_spread(recipes, tmp_path):
@@ -213,7 +223,7 @@ def test_a_folder_in_which_another_process_is_at_work_is_refused(recipes, tmp_pa
     carried_out(recipes["delta"], run)
     with held(run), pytest.raises(UserError, match="another process is at work"):
         resume(run, quiet())
-    resume(run, quiet())
+    carried_out(recipes["delta"], run)
     assert not (run / ".lock").exists()
 
 
@@ -245,3 +255,14 @@ def test_a_score_is_the_same_by_many_processes():
             assert score.tokens == alone.tokens
             assert score.nats == pytest.approx(alone.nats, rel=1e-12)
             assert [one["tokens"] for one in score.by_position] == [one["tokens"] for one in alone.by_position]
+
+
+def test_many_processes_give_one_answer(recipes, tmp_path):
+    run = tmp_path / "run"
+    carried_out(recipes["delta"], run)
+    words = ["evaluate", str(run), "--protocol", "sliding-window", "--context", "16", "--stride", "5", "--json"]
+    alone, (first, second) = answer(words), on_ranks(2, answer, words)
+    assert second == ""
+    alone, first = json.loads(alone), json.loads(first)
+    assert first["tokens"] == alone["tokens"]
+    assert first["nats"] == pytest.approx(alone["nats"], rel=1e-12)
