@@ -53,8 +53,8 @@ def main() -> None:
             if options.ranks == 1:
                 print(f"kill {number:>3}  {kill(process, killed)}", flush=True)
                 process = start(text, killed, options)
-            elif process.poll() is None:
-                print(f"kill {number:>3}  {kill_one(process.pid, chance)}{where(killed)}", flush=True)
+            else:
+                print(f"kill {number:>3}  {kill_one(process, options.ranks, chance)}{where(killed)}", flush=True)
         finish(process)
         faults = differences(whole, killed)
     print("\n".join(faults) or f"after {options.kills} kills all is as if there had been none, bit for bit")
@@ -106,18 +106,21 @@ def kill(process: subprocess.Popen[str], folder: Path) -> str:
     return f"{where(folder)}{'' if process.returncode else '; it had ended before'}"
 
 
-def kill_one(launcher: int, chance: random.Random) -> str:
-    """Of the processes that torchrun has started, if there are any at the moment."""
-    started = subprocess.run(["ps", "-o", "pid=", "--ppid", str(launcher)], capture_output=True, text=True)
-    found = sorted(map(int, started.stdout.split()))
-    if not found:
-        return "between two lives; "
-    number = chance.randrange(len(found))
-    try:
-        os.kill(found[number], signal.SIGKILL)
-    except ProcessLookupError:
-        return "one that had just ended; "
-    return f"process {number + 1} of {len(found)}; "
+def kill_one(launcher: subprocess.Popen[str], ranks: int, chance: random.Random) -> str:
+    """Of the processes that torchrun has started, as soon as there are so many; nobody, if all have ended."""
+    while len(found := children(launcher.pid)) < ranks:
+        if launcher.poll() is not None:
+            return "all had ended before; "
+        time.sleep(0.01)
+    number = chance.randrange(ranks)
+    os.kill(found[number], signal.SIGKILL)
+    return f"process {number + 1} of {ranks}; "
+
+
+def children(parent: int) -> list[int]:
+    """Those that are alive."""
+    told = subprocess.run(["ps", "-o", "pid=,stat=", "--ppid", str(parent)], capture_output=True, text=True).stdout
+    return sorted(int(pid) for pid, state in map(str.split, told.splitlines()) if not state.startswith("Z"))
 
 
 def where(folder: Path) -> str:

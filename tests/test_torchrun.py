@@ -16,7 +16,7 @@ from palimpsest.training.checkpoint import Checkpoints
 
 FLAGS = (
     "--batch 4 --segment 16 --width 24 --layers 2 --order Contiguous --carry --log-every 1 "
-    "--validate-every 20 --save-every 5 --device cpu --threads 1 --resume auto"
+    "--validate-every 10 --save-every 5 --device cpu --threads 1 --resume auto"
 )
 
 
@@ -50,7 +50,7 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> No
 def test_a_run_of_which_one_process_is_killed_ends_like_one_that_nobody_killed(tmp_path, spread):
     text, run = tmp_path / "text.txt", tmp_path / "run"
     text.write_text(TEXT)
-    process = torchrun(text, run, "--steps", "40", "--spread", spread)
+    process = torchrun(text, run, "--steps", "20", "--spread", spread)
     wait_for_step(run, 8, process)
     os.kill(process_of(1, process.pid), signal.SIGKILL)
     told, said = process.communicate(timeout=120)

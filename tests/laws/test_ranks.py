@@ -150,6 +150,7 @@ def test_what_is_dropped_is_another_thing_in_each_process(recipes, tmp_path):
     assert len({*one, *other}) == 2 * len(one) == 8
 
 
+@pytest.mark.slow
 def test_an_optimiser_comes_along_whichever_way_each_run_is_spread(recipes, tmp_path):
     recipe = replace(recipes["delta"], run=replace(recipes["delta"].run, average=None))
     sources = [(spread_by(spread, recipe), tmp_path / spread.__name__) for spread in Spread.variants()]
