@@ -54,6 +54,7 @@ def commands(page: Path) -> list[str]:
     """Lines of bash blocks, and of those that are merely indented; not those that stand for many."""
     indented = re.findall(r"^    (palimpsest .*)$", CODE.sub("", page.read_text()), re.MULTILINE)
     lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    lines = [re.sub(r"^(srun )?torchrun .* -m palimpsest ", "palimpsest ", line) for line in lines]  # one of many
     return [
         line
         for line in indented + lines

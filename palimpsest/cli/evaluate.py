@@ -17,6 +17,7 @@ from ..evaluation.perplexity import Protocol, SlidingWindow
 from ..experiment import Trained, Translator, load
 from ..legacy import protocols  # noqa: F401 (the originals' are found by name)
 from ..spec import Spec
+from ..world import World
 from .answers import print_json
 from .ls import shelf
 from .overrides import flags, is_flag, normal, override, split_equals
@@ -71,13 +72,16 @@ def main(arguments: list[str]) -> None:
         protocols = {**shelf(Protocol), **shelf(Decoding)}
         print(HELP, *(f"  {name}\n      {line}" for name, line in protocols.items()), "", sep="\n")
     options = tyro.cli(Evaluate, args=own, prog=PROGRAM)
-    trained = load(options.run, options.checkpoint, options.device)
+    world = World.join(options.device)
+    trained = replace(load(options.run, options.checkpoint, str(world.device)), world=world)
     chosen = choose_protocols(starting_point(options.protocol, trained), given)
     scores = [
         {"split": split.name, "checkpoint": trained.checkpoint, **trained.evaluate(split, protocol).to_json()}
         for split in choose_splits(trained, options)
         for protocol in chosen
     ]
+    if not world.is_first:
+        return
     if options.json:
         print_json(scores[0] if len(scores) == 1 else scores)
     elif len(chosen) == 1:

@@ -9,6 +9,7 @@ from ..experiment import Recipe, train
 from ..experiment.estimate import estimate
 from ..experiment.run import train_or_resume
 from ..files import told_if_full
+from ..launch import speaks
 from ..serialise import to_json
 from .answers import print_json
 from .overrides import choices, is_flag, override
@@ -66,7 +67,9 @@ def carry_out(recipe: Recipe, folder: str | None, going_on: str | None) -> Path:
 
 
 def tell(folder: Path, as_json: bool) -> None:
-    """Where the run is, and for programs also how it ended."""
+    """Where the run is, and for programs also how it ended; said once, however many processes have carried it out."""
+    if not speaks():
+        return
     if not as_json:
         print(folder)
         return

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from ..batch import Batch
 from ..errors import UserError
 from ..serialise import to_json
+from ..world import ALONE, World
 from .decoding import Decoding
 
 
@@ -55,18 +57,20 @@ class TranslationScore:
         }
 
 
-def total_nats(model: nn.Module, batches: Iterable[Batch], device: torch.device) -> tuple[float, int]:
-    """Of all targets that count, and how many there are."""
+def total_nats(model: nn.Module, batches: Iterable[Batch], world: World = ALONE) -> tuple[float, int]:
+    """Of all targets that count, and how many there are; each process reads its share of the batches."""
     was_training = model.training
     model.eval()
     nats, count = 0.0, 0
     with torch.inference_mode():
-        for batch in (one.to(device) for one in batches):
+        for batch in islice(batches, world.rank, None, world.size):
+            batch = batch.to(world.device)
             found, _ = model(batch, None)
             nats += (found if batch.mask is None else found.where(batch.mask, 0.0)).double().sum().item()
             count += batch.count()
     model.train(was_training)
-    return nats, count
+    nats, count = world.sum(torch.tensor([nats, count], dtype=torch.float64)).tolist()
+    return nats, int(count)
 
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> Match:

@@ -20,6 +20,7 @@ from ..spec import Spec, parts_of
 from ..training.optimisers import AdamW, Optimiser
 from ..training.schedules import Cosine, Schedule
 from ..training.trainer import Run
+from ..world import World
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class Data(Spec):
 
     def stream(self, split: Split, seed: int) -> Stream:
         return self.order.build(split.ids, self.batch, self.segment, seed, split.documents)
+
+    def check_shares(self, processes: int) -> None:
+        """Refuse rows that so many processes cannot share equally."""
+        if self.batch % processes:
+            raise UserError(
+                f"a batch of {self.batch} rows cannot be shared equally by {processes} processes: choose a --batch "
+                f"that {processes} divides, or start as many processes as divide {self.batch}"
+            )
 
     def example(self) -> Batch:
         """A batch such as a step reads, of no token in particular."""
@@ -98,11 +107,11 @@ class Recipe(Spec):
     def require(self) -> None:
         """Refuse, before anything is written, what could only fail at the end: a package that is missing."""
 
-    def validate(self, model: nn.Module, tokens: Tokens, device: torch.device) -> dict[str, float]:
+    def validate(self, model: nn.Module, tokens: Tokens, world: World) -> dict[str, float]:
         """Nats per token of the validation split, by which runs are judged, and whatever else is to be seen."""
         valid = tokens.splits["valid"]
         text = (valid.ids, self.evaluation, None, valid.bytes)
-        return {"nats": evaluate(model, *text, device, documents=valid.documents).nats_per_token}
+        return {"nats": evaluate(model, *text, world, documents=valid.documents).nats_per_token}
 
     @classmethod
     def read(cls, path: Path) -> "Recipe":

@@ -74,7 +74,7 @@ class Trained:
         characters = None if split.characters is None else split.characters - sum(map(len, missed))
         size = split.bytes - sum(len(text.encode("utf-8", errors="surrogateescape")) for text in missed)
         text = (split.ids, protocol, characters, size)
-        return evaluate(self.model, *text, self.world.device, documents=split.documents)
+        return evaluate(self.model, *text, self.world, documents=split.documents)
 
     def tell(self, score: Score) -> str:
         """In a few words."""

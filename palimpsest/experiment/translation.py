@@ -24,7 +24,9 @@ from ..models.translation_model import TranslationModel
 from ..spec import Spec
 from ..training.optimisers import AdamW, Optimiser
 from ..training.schedules import InverseSquareRoot, Schedule
+from ..training.spread import Sharded
 from ..training.trainer import Run
+from ..world import World
 from .recipe import Recipe
 from .trained import Trained
 
@@ -67,6 +69,9 @@ class ParallelData(Spec):
     def stream(self, split: Split, seed: int) -> PairStream:
         return PairStream(split, self.tokens, self.longest, seed)
 
+    def check_shares(self, processes: int) -> None:
+        """Of a few long pairs a process may get fewer than another, or none: pairs know nothing of each other."""
+
     def example(self) -> Batch:
         """A batch such as a step reads, of no token in particular."""
         ids = torch.zeros(max(1, self.tokens // TYPICAL), TYPICAL, dtype=torch.long)
@@ -93,17 +98,22 @@ class TranslationRecipe(Recipe):
     def __post_init__(self):
         if self.run.carry:
             raise UserError("sentence pairs know nothing of each other: there is no state to carry, --no-carry")
+        if isinstance(self.run.spread, Sharded):
+            raise UserError(
+                "a process may have no row of a batch of long sentence pairs, and shares of weights need every process "
+                "at work: --spread Replicated"
+            )
 
     def require(self) -> None:
         sacrebleu()
 
-    def validate(self, model: nn.Module, tokens: Tokens, device: torch.device) -> dict[str, float]:
+    def validate(self, model: nn.Module, tokens: Tokens, world: World) -> dict[str, float]:
         pairs = Pairs(tokens.splits["valid"])
-        nats, count = total_nats(model, (batch for _, batch in pairs.in_order(AT_ONCE)), device)
+        nats, count = total_nats(model, (batch for _, batch in pairs.in_order(AT_ONCE)), world)
         found = {"nats": nats / count}
         if self.translated:
             source, references = (pairs.lines(side, tokens.codec, self.translated) for side in (0, 1))
-            translations = translate(model, tokens.codec, source, Greedy(), device)
+            translations = translate_together(model, tokens.codec, source, Greedy(), world)
             found["bleu"] = bleu([best.text for best, *_ in translations], references).score
         return found
 
@@ -129,6 +139,17 @@ def translate(
     return found
 
 
+def translate_together(
+    model: nn.Module, codec: Codec, lines: Sequence[str], decoding: Decoding, world: World, seed: int = 1
+) -> list[list[Translation]]:
+    """The same, each process for its share of the lines; chance is another one in each."""
+    mine = translate(model, codec, lines[world.rank :: world.size], decoding, world.device, seed + world.rank)
+    found: list[list[Translation]] = [[] for _ in lines]
+    for rank, theirs in enumerate(world.gather(mine)):
+        found[rank :: world.size] = theirs
+    return found
+
+
 @dataclass(frozen=True)
 class Translator(Trained):
     """A trained model with its vocabulary: to translate sentences and to score how it does."""
@@ -151,9 +172,10 @@ class Translator(Trained):
     def evaluate(self, split: Split, protocol: Decoding | None = None) -> TranslationScore:
         pairs, decoding = Pairs(split), protocol or self.recipe.evaluation
         batches = (batch for _, batch in pairs.in_order(AT_ONCE))
-        nats, tokens = total_nats(self.model, batches, self.world.device)
+        nats, tokens = total_nats(self.model, batches, self.world)
         source, references = (pairs.lines(side, self.codec) for side in (0, 1))
-        translations = self.translate(source, decoding)
+        found = translate_together(self.model, self.codec, source, decoding, self.world)
+        translations = [best.text for best, *_ in found]
         matches = (measure(translations, references) for measure in (bleu, chrf))
         return TranslationScore(decoding, nats, tokens, len(pairs), *matches)
 

@@ -74,6 +74,21 @@ class Log:
             self.tracker.log(step, {f"{event}/{name}": number for name, number in plain.items()})
 
 
+class Silence(Log):
+    """The log of a process that has nothing to say: the first one writes for all."""
+
+    def __init__(self, path: Path, steps: int):
+        super().__init__(path, steps, Console(quiet=True))
+
+    def cut_back(self, step: int) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def tick(self, step: int) -> None: ...
+
+    def write(self, event: str, step: int, **numbers: float | list[list[float]]) -> None: ...
+
+
 class NotebookCell:
     """A bar in the output of a notebook's cell: one line that is written again, and kept with the notebook."""
 

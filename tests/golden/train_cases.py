@@ -19,8 +19,7 @@ from palimpsest.training.log import Log
 from palimpsest.training.optimisers import SGD, Adagrad, Adam, Optimiser
 from palimpsest.training.schedules import Schedule
 from palimpsest.training.trainer import Run, Trainer
-
-CPU = torch.device("cpu")
+from palimpsest.world import ALONE
 
 
 class Recorder(Trainer):
@@ -58,7 +57,7 @@ def trained(
         return {"nats": evaluate(model, validation[0], validation[1], None, 1).nats_per_token}
 
     with Log(folder / "metrics.jsonl", run.steps, quiet()) as log:
-        trainer = Recorder(model, stream, validate, optimiser, schedule, run, folder, log, CPU)
+        trainer = Recorder(model, stream, validate, optimiser, schedule, run, folder, log, ALONE)
         trainer.fit()
     return trainer
 

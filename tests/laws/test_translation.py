@@ -370,7 +370,7 @@ def test_a_length_below_nothing_is_refused(decoding):
 def test_the_nats_of_a_split_do_not_depend_on_how_it_is_batched():
     network, batch = built(SEARCHED[1]), batch_of(sources(5, 3, 4, 2), 6)
     batch = batch._replace(mask=torch.arange(6) < torch.tensor([6, 2, 4, 1])[:, None])
-    whole = total_nats(network, [batch], torch.device("cpu"))
-    pieces = total_nats(network, [batch.rows(slice(0, 3)), batch.rows(slice(3, 4))], torch.device("cpu"))
+    whole = total_nats(network, [batch])
+    pieces = total_nats(network, [batch.rows(slice(0, 3)), batch.rows(slice(3, 4))])
     assert whole[1] == pieces[1] == 13
     assert math.isclose(whole[0], pieces[0], rel_tol=1e-12)
