@@ -38,7 +38,7 @@ docs: $(VENV)/.installed-dev ## the site, into site/; ARGS=serve shows it while 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --strict)
 
 bench: $(VENV)/.installed ## speed and memory on this machine
-	for one in scan attention recurrent retrieval; do $(BIN)/python benchmarks/$$one.py $(ARGS); done
+	for one in scan attention recurrent retrieval translation; do $(BIN)/python benchmarks/$$one.py $(ARGS); done
 
 setup: $(VENV)/.installed-dev ## the environment with the development tools, and nothing else
 

@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .experiment import Recipe, Trained, inspect, load, resume, train
+    from .experiment import Recipe, Trained, TranslationRecipe, Translator, inspect, load, resume, train
 
-__all__ = ["Recipe", "Trained", "__version__", "inspect", "load", "resume", "train"]
+__all__ = [
+    "Recipe",
+    "Trained",
+    "TranslationRecipe",
+    "Translator",
+    "__version__",
+    "inspect",
+    "load",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

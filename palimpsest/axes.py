@@ -2,7 +2,7 @@
 
 b  row of the batch     t  time               d  width of the model
 h  head                 k  feature of a key   v  number of a value
-n  chunk of time        c  time in a chunk    s  slot of a cache
+n  chunk of time        c  time in a chunk    s  slot of a cache, token of a source
 r  distance             p  persistent vector  w  write of a token
 """
 

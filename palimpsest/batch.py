@@ -10,11 +10,22 @@ from torch import Tensor
 from .state import map_state
 
 
+class Source(NamedTuple):
+    """Sentences to be translated, filled up to one length."""
+
+    tokens: Tensor  # b s
+    present: Tensor  # b s, true where there is a token and not what fills a row up
+
+    def to(self, device) -> "Source":
+        return map_state(lambda field: field.to(device, non_blocking=True), self)
+
+
 class Batch(NamedTuple):
     inputs: Tensor  # b t
     targets: Tensor  # b t
     mask: Tensor | None = None  # b t, true where the target counts
     starts: Tensor | None = None  # b t, true where a document begins, which is read as if nothing had come before
+    source: Source | None = None  # what the rows are translations of
 
     @classmethod
     def cut(

@@ -9,6 +9,11 @@ from uuid import uuid4
 
 from .errors import UserError
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, one's share of it, the largest file allowed
 
 
@@ -35,6 +40,36 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """By one process at a time; a process that ends, however it ends, lets go."""
+    path = folder / ".lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        # the second look: whoever had it may have removed it after we found it
+        if not lock(handle) or not (path.exists() and os.path.samestat(os.fstat(handle), path.stat())):
+            raise UserError(f"another process is at work in {folder}: wait for its end, or choose another --folder")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+def lock(handle: int) -> bool:
+    """Whether nobody else has it; where a disk knows no locks, nobody has."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+    return True
 
 
 @contextmanager

@@ -2,14 +2,17 @@
 
     python scripts/stress_kills.py                      fifty kills, a few minutes
     python scripts/stress_kills.py --kills 10 --seed 3
+    python scripts/stress_kills.py --ranks 2 --spread Sharded
 
 A small run is started with `palimpsest train … --resume auto`, killed with SIGKILL at a moment drawn at random, and
 started again with the same words. Four of five kills come a moment after a step drawn at random, so that they fall
-where steps are made, written down, validated and saved; the fifth comes at any time soon after the start.
+where steps are made, written down, validated and saved; the fifth comes at any time soon after the start. Of several
+ranks one drawn at random is killed, and torchrun starts them all again.
 """
 
 import argparse
 import json
+import os
 import random
 import re
 import signal
@@ -36,19 +39,23 @@ def main() -> None:
         text, whole, killed = (Path(place) / name for name in ("text.txt", "whole", "killed"))
         text.write_text("".join(LINE.format(i % 7, "abc"[i % 3]) for i in range(300)))
         begun = time.monotonic()
-        finish(start(text, whole, options.steps))
+        finish(start(text, whole, options))
         seconds = time.monotonic() - begun
         print(f"a run of {options.steps} steps takes {seconds:.1f} s when nobody kills it", flush=True)
         steps = sorted(chance.randint(1, options.steps) for _ in range(options.kills))
+        process = start(text, killed, options)
         for number, step in enumerate(steps, start=1):
-            process = start(text, killed, options.steps)
             if number % 5:
                 wait_for(step, process)
                 time.sleep(chance.uniform(0, MOMENT))
             else:
                 time.sleep(chance.uniform(0, seconds / 5))
-            print(f"kill {number:>3}  {kill(process, killed)}", flush=True)
-        finish(start(text, killed, options.steps))
+            if options.ranks == 1:
+                print(f"kill {number:>3}  {kill(process, killed)}", flush=True)
+                process = start(text, killed, options)
+            else:
+                print(f"kill {number:>3}  {kill_one(process, options.ranks, chance)}{where(killed)}", flush=True)
+        finish(process)
         faults = differences(whole, killed)
     print("\n".join(faults) or f"after {options.kills} kills all is as if there had been none, bit for bit")
     sys.exit(1 if faults else 0)
@@ -59,13 +66,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that share the run, by torchrun")
+    parser.add_argument("--spread", default="Replicated", help="or Sharded")
     return parser.parse_args()
 
 
-def start(text: Path, folder: Path, steps: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "palimpsest", "train", str(text), "--folder", str(folder), "--resume", "auto"]
+def start(text: Path, folder: Path, options: argparse.Namespace) -> subprocess.Popen[str]:
+    command = ["-m", "palimpsest", "train", str(text), "--folder", str(folder), "--resume", "auto"]
+    if options.ranks > 1:
+        many = f"--standalone --nproc-per-node {options.ranks} --max-restarts {options.kills} --monitor-interval 0.1"
+        command = ["-m", "torch.distributed.run", *many.split(), *command]
+    flags = [*FLAGS.format(options.steps).split(), "--spread", options.spread]
     return subprocess.Popen(
-        [*command, *FLAGS.format(steps).split()], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, *command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -91,6 +104,23 @@ def kill(process: subprocess.Popen[str], folder: Path) -> str:
     if process.returncode not in (0, -signal.SIGKILL):
         sys.exit(f"the run ended of itself with {process.returncode}:\n{words}")
     return f"{where(folder)}{'' if process.returncode else '; it had ended before'}"
+
+
+def kill_one(launcher: subprocess.Popen[str], ranks: int, chance: random.Random) -> str:
+    """Of the processes that torchrun has started, as soon as there are so many; nobody, if all have ended."""
+    while len(found := children(launcher.pid)) < ranks:
+        if launcher.poll() is not None:
+            return "all had ended before; "
+        time.sleep(0.01)
+    number = chance.randrange(ranks)
+    os.kill(found[number], signal.SIGKILL)
+    return f"process {number + 1} of {ranks}; "
+
+
+def children(parent: int) -> list[int]:
+    """Those that are alive."""
+    told = subprocess.run(["ps", "-o", "pid=,stat=", "--ppid", str(parent)], capture_output=True, text=True).stdout
+    return sorted(int(pid) for pid, state in map(str.split, told.splitlines()) if not state.startswith("Z"))
 
 
 def where(folder: Path) -> str:

@@ -12,13 +12,13 @@ from toys import TEXT
 
 from palimpsest.cli import main
 from palimpsest.evaluation.perplexity import Protocol, Score
-from palimpsest.experiment import Trained
+from palimpsest.experiment import Trained, Translator
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 CODE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-RUN = "runs/tiny-shakespeare-001"
+RUN, TRANSLATOR = "runs/tiny-shakespeare-001", "runs/shopping-lists-001"
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -54,6 +54,7 @@ def commands(page: Path) -> list[str]:
     """Lines of bash blocks, and of those that are merely indented; not those that stand for many."""
     indented = re.findall(r"^    (palimpsest .*)$", CODE.sub("", page.read_text()), re.MULTILINE)
     lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    lines = [re.sub(r"^(srun )?torchrun .* -m palimpsest ", "palimpsest ", line) for line in lines]  # one of many
     return [
         line
         for line in indented + lines
@@ -85,17 +86,26 @@ def desk(tmp_path_factory) -> Path:
     (folder / "my-texts.txt").write_text(TEXT.replace("\n", "\n\n"))
     (folder / "chats.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in TEXT.splitlines()))
     (folder / "my_parts.py").write_text(PARTS)
+    (folder / "pairs.tsv").write_text("a\tb\n" * 40)
+    for language in ("en", "de"):
+        (folder / f"a.{language}").write_text("a\n" * 40)
     few = ["--steps", "2", "--batch", "2", "--segment", "16", "--width", "24", "--layers", "1", "--threads", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         main(["train", "my-novel.txt", "--folder", RUN, *few])
+        few = ["--steps", "2", "--pairs", "60", "--width", "24", "--layers", "1", "--threads", "1"]
+        main(["train", "shopping-lists", "--folder", TRANSLATOR, *few])
     return folder
 
 
 def words_of(line: str) -> list[str]:
     words = shlex.split(line, comments=True)[1:]
-    words = [RUN if word == "RUN" or word.startswith("runs/") else word for word in words]
+    words = [run_of(word) if word == "RUN" or word.startswith("runs/") else word for word in words]
     return ["tiny-shakespeare" if word == "RECIPE" else word for word in words]
+
+
+def run_of(word: str) -> str:
+    return TRANSLATOR if word == TRANSLATOR else RUN
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line.split()[1] == "train"])
@@ -103,13 +113,14 @@ def test_every_recipe_that_is_shown_can_be_made(line, desk, monkeypatch, capsys)
     monkeypatch.setattr("palimpsest.cli.train.estimate", lambda recipe: "")  # its corpus may not be prepared here
     monkeypatch.chdir(desk)
     main([*words_of(line), "--dry-run"])
-    assert '"part": "Recipe"' in capsys.readouterr().out
+    assert re.search('"part": "(Translation)?Recipe"', capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line.split()[1] == "evaluate"])
 def test_every_score_that_is_shown_can_be_asked_for(line, desk, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(Trained, "evaluate", lambda self, split, protocol: asked.append(protocol) or score_by(protocol))
+    for kind in (Trained, Translator):
+        monkeypatch.setattr(kind, "evaluate", lambda _, split, protocol: asked.append(protocol) or score_by(protocol))
     monkeypatch.chdir(desk)
     main(words_of(line))
     assert asked

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from palimpsest.data.corpora import Corpus, Text, TinyShakespeare
+from palimpsest.data.corpora import SPLIT_NAMES, Corpus, Text, TinyShakespeare
 from palimpsest.data.downloads import cache
 from palimpsest.data.standard import OneBillionWord, Standard
 from palimpsest.experiment import Data, Recipe, train
@@ -21,17 +21,20 @@ from palimpsest.training.trainer import Trainer
 
 TEXT = "".join(f"line {i % 7} says {'abc'[i % 3]} again and again, and so on.\n" for i in range(300))
 LINES = TEXT.splitlines(keepends=True)
+PAIR = {"en": "We need two pears.\n", "de": "Wir brauchen zwei Birnen.\n"}
 CORPUS = {  # a folder that every corpus can read, each its own files
     "train.txt": TEXT,
     "news.en-00001-of-00100": TEXT,
     "valid.txt": "".join(LINES[:20]),
     "test.txt": "".join(LINES[20:40]),
+    **{f"{split}.{language}": line * 30 for split in SPLIT_NAMES for language, line in PAIR.items()},
     OneBillionWord.vocabulary_file: "".join(f"{word} 1\n" for word in ["<S>", "<UNK>", *sorted({*TEXT.split()})]),
 }
 TIMES = ("seconds", "tokens_per_second")
 LARGEST = {
     "width": 24, "layers": 2, "heads": 4, "head_width": 6, "inner": 32, "count": 8, "divisor": 2,
-    "batch": 2, "rows": 2, "segment": 16, "context": 16, "stride": 8, "memory": 8, "clamp": 8, "limit": 128,
+    "encoder_layers": 2, "tokens": 256, "pairs": 60, "beam": 2, "batch": 2, "rows": 2,
+    "segment": 16, "context": 16, "stride": 8, "memory": 8, "clamp": 8, "limit": 128,
 }  # fmt: skip
 
 

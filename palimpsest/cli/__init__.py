@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 
 from ..errors import Diverged, UserError, unknown
+from ..launch import speaks
 from ..version import __version__
 
 VERBS = {
@@ -16,6 +17,7 @@ VERBS = {
     "resume": "go on with a run that was stopped",
     "evaluate": "score a run exactly",
     "generate": "let a run write",
+    "translate": "let a run translate, line by line",
     "inspect": "look at what a run's memories do with a text",
     "compare": "compare runs: curves, scores, and in what their recipes differ",
     "retrieve": "ask how much a memory holds, and whether it can overwrite",
@@ -61,7 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise unknown("verb", verb, list(VERBS))
         import_module(f"{__name__}.{verb}").main(rest)
     except (UserError, Diverged) as error:
-        print(f"palimpsest: {error}", file=sys.stderr)
+        if speaks():
+            print(f"palimpsest: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)

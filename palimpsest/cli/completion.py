@@ -72,7 +72,11 @@ def runs(current: str) -> list[str]:
 
 
 def protocols(current: str) -> list[str]:
-    return ["recipe", *(kebab(part.name) for part in variants("Protocol"))]
+    return ["recipe", *(kebab(part.name) for kind in ("Protocol", "Decoding") for part in variants(kind))]
+
+
+def decodings(current: str) -> list[str]:
+    return ["recipe", *(kebab(part.name) for part in variants("Decoding"))]
 
 
 GRAMMARS = {
@@ -85,6 +89,7 @@ GRAMMARS = {
     "resume": Grammar(runs, options="Resume"),
     "evaluate": Grammar(runs, options="Evaluate", spec="Protocol", own=(("--protocol", protocols),)),
     "generate": Grammar(runs, options="Generate"),
+    "translate": Grammar(runs, options="Translate", own=(("--decoding", decodings),)),
     "inspect": Grammar(runs, options="Inspect"),
     "compare": Grammar(runs, options="Compare"),
     "retrieve": Grammar(lambda current: ["run", "sweep", "test", "recall", "draw"]),
@@ -146,7 +151,7 @@ def flags(grammar: Grammar, verb: str, current: str) -> list[str]:
     path = current.removeprefix("--").split(".")[:-1]
     if path:  # as far as the last full stop is a part of the recipe
         inside = fields_at(grammar.spec, path)
-        return [f"--{'.'.join((*path, field.flag.removeprefix('--')))}" for field in inside]
+        return [*dict.fromkeys(f"--{'.'.join((*path, field.flag.removeprefix('--')))}" for field in inside)]
     named = {field.flag for field in [*own_fields(grammar, verb), *all_fields(grammar.spec)]}
     return sorted({*grammar.flags, "--help", *named})
 
@@ -207,7 +212,7 @@ def fields_at(spec: str | None, path: list[str]) -> list[Field]:
     for step in path:
         chosen = [field for kind in kinds for field in fields_of_kind(kind) if field.flag == f"--{step}"]
         kinds = [*dict.fromkeys(inner for field in chosen for inner in kinds_in(field))]
-    return [*{field.flag: field for kind in kinds for field in fields_of_kind(kind)}.values()]
+    return [field for kind in kinds for field in fields_of_kind(kind)]
 
 
 def fields_of_kind(kind: str) -> list[Field]:

@@ -9,11 +9,15 @@ from typing import Any, Literal
 import tyro
 
 from ..data.corpora import Text
+from ..data.parallel import TwoFiles
 from ..data.tokens import Split
 from ..errors import UserError, unknown
+from ..evaluation.decoding import Decoding
 from ..evaluation.perplexity import Protocol, SlidingWindow
-from ..experiment import Trained, load
+from ..experiment import Trained, Translator, load
 from ..legacy import protocols  # noqa: F401 (the originals' are found by name)
+from ..spec import Spec
+from ..world import World
 from .answers import print_json
 from .ls import shelf
 from .overrides import flags, is_flag, normal, override, split_equals
@@ -24,9 +28,12 @@ HELP = """usage: palimpsest evaluate RUN [--protocol NAME] [--FIELD VALUE … of
   palimpsest evaluate RUN --protocol sliding-window --context 256 --stride 32
   palimpsest evaluate RUN --protocol cached-memory --segment 64 --memory 0 64 128 256 --rows 8
 
-A field of the protocol that is given several values makes a score for each of them. Protocols, and their fields:
+  palimpsest evaluate RUN --split test --protocol beam-search --beam 1 5 10
+
+A field of the protocol that is given several values makes a score for each of them. Protocols, and their fields (the
+last are for runs that translate):
 """
-ROWS = ("nats_per_token", "perplexity", "bits_per_token", "bits_per_character", "bits_per_byte")
+ROWS = ("bleu", "chrf", "nats_per_token", "perplexity", "bits_per_token", "bits_per_character", "bits_per_byte")
 NUMBER = re.compile(r"-?\d+|none", re.IGNORECASE)
 LENGTHS = ("context", "length", "segment")  # what protocols call the tokens they read in one piece
 
@@ -44,8 +51,12 @@ class Evaluate:
     recipe says."""
     text: Path | None = None
     """Another text, scored whole, instead of a split of the run's corpus."""
+    source: Path | None = None
+    """Of a run that translates: sentences of your own, a line each …"""
+    reference: Path | None = None
+    """… and what they should become."""
     checkpoint: str = "best"
-    """best, latest or the name of one."""
+    """best, latest, the name of one, or last-5 for the mean of the newest five."""
     device: str = "auto"
     json: bool = False
     """Print JSON, with the loss by position."""
@@ -58,15 +69,19 @@ OWN = {"h", "help", *(field.name for field in fields(Evaluate))} | {"no_json"}
 def main(arguments: list[str]) -> None:
     own, given = divide(arguments)
     if {"-h", "--help"} & {*own}:
-        print(HELP, *(f"  {name}\n      {line}" for name, line in shelf(Protocol).items()), "", sep="\n")
+        protocols = {**shelf(Protocol), **shelf(Decoding)}
+        print(HELP, *(f"  {name}\n      {line}" for name, line in protocols.items()), "", sep="\n")
     options = tyro.cli(Evaluate, args=own, prog=PROGRAM)
-    trained = load(options.run, options.checkpoint, options.device)
+    world = World.join(options.device)
+    trained = replace(load(options.run, options.checkpoint, str(world.device)), world=world)
     chosen = choose_protocols(starting_point(options.protocol, trained), given)
     scores = [
         {"split": split.name, "checkpoint": trained.checkpoint, **trained.evaluate(split, protocol).to_json()}
         for split in choose_splits(trained, options)
         for protocol in chosen
     ]
+    if not world.is_first:
+        return
     if options.json:
         print_json(scores[0] if len(scores) == 1 else scores)
     elif len(chosen) == 1:
@@ -89,11 +104,11 @@ def divide(arguments: list[str]) -> tuple[list[str], Fields]:
     return own, given
 
 
-def starting_point(name: str, trained: Trained) -> Protocol:
-    return trained.recipe.evaluation if name == "recipe" else Protocol.named(name.replace("-", ""))()
+def starting_point(name: str, trained: Trained) -> Spec:
+    return trained.recipe.evaluation if name == "recipe" else trained.protocols.named(name.replace("-", ""))()
 
 
-def choose_protocols(protocol: Protocol, given: Fields) -> list[Protocol]:
+def choose_protocols(protocol: Spec, given: Fields) -> list[Any]:
     """One for each combination of the values that are given."""
     known = [".".join(path) for path in flags(protocol)]
     given = {resolve(name, known): values for name, values in given.items()}
@@ -110,7 +125,7 @@ def resolve(name: str, known: list[str]) -> str:
     return name
 
 
-def change(protocol: Protocol, values: dict[str, str]) -> Protocol:
+def change(protocol: Spec, values: dict[str, str]) -> Spec:
     if isinstance(protocol, SlidingWindow) and "stride" not in values and values.get("context", "").isdigit():
         # a window that is shorter than the stride moves on by its own length
         values["stride"] = str(min(protocol.stride, int(values["context"])))
@@ -123,6 +138,10 @@ def spell(name: str) -> str:
 
 
 def choose_splits(trained: Trained, options: Evaluate) -> list[Split]:
+    if options.source is not None or options.reference is not None:
+        return [own_pairs(trained, options)]
+    if options.text is not None and isinstance(trained, Translator):
+        raise UserError(f"{options.run} translates: give --source and --reference, two files, instead of --text")
     if options.text is not None:
         corpus = Text(options.text, valid=0.0, test=0.0, documents=trained.recipe.data.corpus.documents)
         return [replace(trained.tokens(corpus).splits["train"], name=str(options.text))]
@@ -134,12 +153,20 @@ def choose_splits(trained: Trained, options: Evaluate) -> list[Split]:
     return found
 
 
+def own_pairs(trained: Trained, options: Evaluate) -> Split:
+    if not isinstance(trained, Translator) or options.source is None or options.reference is None:
+        raise UserError("--source and --reference go together, and with a run that translates")
+    corpus = TwoFiles(options.source, options.reference, valid=0.0, test=0.0)
+    return replace(trained.tokens(corpus).splits["train"], name=str(options.source))
+
+
 def describe(score: dict[str, Any]) -> str:
     protocol = dict(score["protocol"])
     name = protocol.pop("part").rpartition(":")[-1]
     settings = ", ".join(f"{field} {value}" for field, value in protocol.items())
     lines = [f"{score['split']}, {score['checkpoint']}, {name} ({settings}): {score['tokens']:,} targets"]
-    lines += [f"  {row.replace('_', ' '):<20}{score[row]:.4f}" for row in ROWS if score[row] is not None]
+    lines += [f"  {row.replace('_', ' '):<20}{score[row]:.4f}" for row in ROWS if score.get(row) is not None]
+    lines += [f"  {signature}" for signature in score.get("signatures", {}).values()]
     return "\n".join(lines)
 
 
@@ -147,7 +174,7 @@ def table(scores: list[dict[str, Any]]) -> str:
     """One line for each score, with the fields of the protocol in which they differ."""
     first = scores[0]["protocol"]
     varied = [name for name in first if any(score["protocol"][name] != first[name] for score in scores)]
-    units = [row for row in ROWS if all(score[row] is not None for score in scores)]
+    units = [row for row in ROWS if all(score.get(row) is not None for score in scores)]
     lines = [[name.replace("_", " ") for name in ("split", *varied, "targets", *units)]]
     for score in scores:
         numbers = [f"{score[unit]:.4f}" for unit in units]

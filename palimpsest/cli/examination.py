@@ -27,6 +27,7 @@ NEEDED = ("torch", "numpy", "safetensors", "einops", "tyro", "cattrs", "rich", "
 OPTIONAL = {  # package: what it is for, and how to get it
     "matplotlib": ("figures", "pip install matplotlib"),
     "sentencepiece": ("sub-words", "pip install 'palimpsest[subwords]'"),
+    "sacrebleu": ("BLEU and chrF of translations", "pip install 'palimpsest[translation]'"),
     "tensorboard": ("--tracking TensorBoard", "pip install 'palimpsest[tensorboard]'"),
     "wandb": ("--tracking WandB", "pip install 'palimpsest[wandb]'"),
     "trackio": ("--tracking Trackio", "pip install 'palimpsest[trackio]'"),

@@ -32,7 +32,7 @@ class Generate:
     """Draw from the likeliest tokens that together have this probability."""
     seed: int = 1
     checkpoint: str = "best"
-    """best, latest or the name of one."""
+    """best, latest, the name of one, or last-5 for the mean of the newest five."""
     device: str = "auto"
     json: bool = False
     """Print one JSON object when all is written, instead of text as it comes."""

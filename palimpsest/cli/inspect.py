@@ -22,7 +22,7 @@ class Inspect:
     length: int = 128
     """Tokens of it to look at, from the first on."""
     checkpoint: str = "best"
-    """best, latest or the name of one."""
+    """best, latest, the name of one, or last-5 for the mean of the newest five."""
     device: str = "auto"
     json: bool = False
     """Print JSON instead of the table, and leave the report as it is."""

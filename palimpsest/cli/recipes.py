@@ -7,13 +7,13 @@ from importlib import import_module
 from pathlib import Path
 
 from .. import recipes
-from ..data.corpora import JsonLines, Text
 from ..errors import UserError, unknown
 from ..experiment import Recipe
 from ..serialise import to_json
 from .sources import recipe_names as names
 
 DEFAULT = "tiny-shakespeare"
+PAIRS = "shopping-lists"  # what learns from tab-separated sentence pairs
 
 
 def summary(name: str) -> str:
@@ -25,7 +25,8 @@ def module_of(name: str):
 
 
 def find_recipe(name: str) -> Recipe:
-    """A recipe's name, a recipe.json, a Python file with a `recipe` in it, or a text for the default recipe."""
+    """A recipe's name, a recipe.json, a Python file with a `recipe` in it, or a text for the default recipe;
+    sentence pairs, .tsv, are for the smallest that translates."""
     path = Path(name).expanduser()
     if name in names():
         return module_of(name).recipe
@@ -34,7 +35,7 @@ def find_recipe(name: str) -> Recipe:
     if path.suffix == ".py" and path.is_file():
         return from_python(path)
     if path.exists() or path.suffix or "/" in name:
-        return on_text(module_of(DEFAULT).recipe, path)
+        return on_text(module_of(PAIRS if path.suffix.lower() == ".tsv" else DEFAULT).recipe, path)
     raise UserError(f"{unknown('recipe', name, names())}; a text is given as a file or a folder, and {name} is neither")
 
 
@@ -48,7 +49,7 @@ def from_python(path: Path) -> Recipe:
 
 def on_text(recipe: Recipe, path: Path) -> Recipe:
     """The recipe with another text to learn from."""
-    corpus = (JsonLines if path.suffix.lower() in JsonLines.suffixes else Text)(path.resolve())
+    corpus = recipe.data.corpus_at(path.resolve())
     return replace(recipe, name=corpus.name, data=replace(recipe.data, corpus=corpus))
 
 

@@ -9,6 +9,7 @@ from ..experiment import Recipe, train
 from ..experiment.estimate import estimate
 from ..experiment.run import train_or_resume
 from ..files import told_if_full
+from ..launch import speaks
 from ..serialise import to_json
 from .answers import print_json
 from .overrides import choices, is_flag, override
@@ -19,7 +20,8 @@ HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER
 
   RECIPE        one of those that `palimpsest ls recipes` lists (default: {DEFAULT}),
                 a recipe.json, or a Python file with a `recipe`
-  TEXT          a text file or a folder of them: the default recipe learns from it
+  TEXT          a text file or a folder of them: the default recipe learns from it; a .tsv of sentence pairs,
+                a tab in each line: a small model learns to translate
   --from RUN    start from the weights of another run, with its recipe and its vocabulary
                 (--keep-optimiser starts from its optimiser too)
   --folder      where to write (default: runs/NAME-001, -002, …)
@@ -65,7 +67,9 @@ def carry_out(recipe: Recipe, folder: str | None, going_on: str | None) -> Path:
 
 
 def tell(folder: Path, as_json: bool) -> None:
-    """Where the run is, and for programs also how it ended."""
+    """Where the run is, and for programs also how it ended; said once, however many processes have carried it out."""
+    if not speaks():
+        return
     if not as_json:
         print(folder)
         return

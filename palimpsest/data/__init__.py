@@ -1,3 +1,3 @@
 """Data: texts, tokens and the order in which they are read. Imported here, so that corpora are known by name."""
 
-from . import standard
+from . import parallel, shopping_lists, standard, standard_pairs

@@ -193,7 +193,8 @@ class MQAR(RecallTask):
         targets, asked = np.zeros_like(text), np.zeros(text.shape, bool)
         np.put_along_axis(targets, gaps, values, axis=1)
         np.put_along_axis(asked, gaps, True, axis=1)
-        return Batch(*map(torch.from_numpy, (text, targets, asked)))
+        inputs, targets, mask = map(torch.from_numpy, (text, targets, asked))
+        return Batch(inputs, targets, mask)
 
 
 def chosen(

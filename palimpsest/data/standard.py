@@ -25,6 +25,7 @@ class Standard(Corpus):
     shelf: ClassVar[str]  # its name for people, and that of its folder in the cache
     size: ClassVar[str]
     address: ClassVar[str]
+    more: ClassVar[tuple[str, ...]] = ()  # further addresses, where one does not have it all
     packed: ClassVar[str | None] = None  # the checksum of what lies at the address, where the contents have none
 
     @property
@@ -290,15 +291,23 @@ def prepare(
 
 
 def fetch(kind: type[Standard], path: Path, progress: Callable[[int, int | None], object]) -> Path:
-    try:
-        download(kind.address, path, progress)
-    except Unreachable as error:
-        raise UserError(
-            f"{kind.address} cannot be had: {error}. Get {kind.wanted()} elsewhere; {by_hand(kind)}"
-        ) from None
+    """What lies at its address; a folder, where there are several."""
+    if kind.more:
+        path.mkdir()
+        for address in (kind.address, *kind.more):
+            fetch_one(kind, address, path / address.rpartition("/")[2], progress)
+        return path
+    fetch_one(kind, kind.address, path, progress)
     if kind.packed and not matches(path, kind.packed):
         raise UserError(f"what lies at {kind.address} is not {kind.packed}: get it elsewhere; {by_hand(kind)}")
     return path
+
+
+def fetch_one(kind: type[Standard], address: str, path: Path, progress: Callable[[int, int | None], object]) -> None:
+    try:
+        download(address, path, progress)
+    except Unreachable as error:
+        raise UserError(f"{address} cannot be had: {error}. Get {kind.wanted()} elsewhere; {by_hand(kind)}") from None
 
 
 def by_hand(kind: type[Standard]) -> str:

@@ -145,6 +145,10 @@ class Stream:
     def seek(self, position: Mapping[str, int]) -> None:
         raise NotImplementedError
 
+    def told(self) -> str:
+        """What somebody who begins a run should know of it; nothing, mostly."""
+        return ""
+
 
 class PlannedStream(Stream):
     """What an order plans, one epoch at a time."""
@@ -174,6 +178,9 @@ class PlannedStream(Stream):
 
     def cut(self, starts: np.ndarray, length: int, extra: int) -> Batch:
         return Batch.cut(self.ids, starts, length, extra, self.documents)
+
+    def told(self) -> str:
+        return "" if self.documents is None else f"{len(self.documents) - 1:,} documents, none of which sees another"
 
     def position(self) -> dict[str, int]:
         return {"epoch": self._epoch, "step": self._step}

@@ -7,8 +7,8 @@ it is part of the score, because without it the number means nothing.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from ..errors import UserError
 from ..serialise import to_json
 from ..spec import Spec
 from ..state import State, rows_of
+from ..world import ALONE, World
+
+Rows = TypeVar("Rows", list["Row"], np.ndarray)
 
 TOKENS_AT_ONCE = 16384
 
@@ -166,6 +169,7 @@ class Reader:
     device: torch.device
     tokens_at_once: int
     documents: np.ndarray | None = None  # where each begins, and where the last one ends
+    world: World = ALONE  # of which each process reads its share
 
     @property
     def targets(self) -> int:
@@ -181,7 +185,7 @@ class Reader:
         return replace(self, model=model.eval())
 
     def windows(self, windows: Iterator[Window]) -> Iterator[Reading]:
-        for group in self.batches(windows):
+        for group in islice(self.batches(windows), self.world.rank, None, self.world.size):
             nats, _ = self.call([window.start for window in group], group[0].length)
             for row, window in zip(nats, group, strict=True):
                 context = np.arange(window.skip + 1, window.length + 1)
@@ -200,9 +204,13 @@ class Reader:
 
     def rows(self, rows: list[Row], segment: int, extra: int = 0) -> Iterator[Reading]:
         """Rows side by side, as many as fit; each segment reads the `extra` tokens before it once more."""
-        at_once = max(1, self.tokens_at_once // (segment + extra))
+        at_once, rows = max(1, self.tokens_at_once // (segment + extra)), self.own(rows)
         for first in range(0, len(rows), at_once):
             yield from self.side_by_side(rows[first : first + at_once], segment, extra)
+
+    def own(self, rows: Rows) -> Rows:
+        """Of rows that are read side by side, those of this process."""
+        return rows[self.world.rank :: self.world.size]
 
     def side_by_side(self, rows: list[Row], segment: int, extra: int) -> Iterator[Reading]:
         """One call for each segment of all rows that have a whole one left; those that end sooner end by themselves."""
@@ -250,6 +258,12 @@ class Tally:
         np.add.at(self.nats, octaves, reading.nats.numpy())
         np.add.at(self.tokens, octaves, 1)
 
+    def of_all(self, world: World) -> "Tally":
+        """What all processes have read; in place."""
+        for numbers in (self.nats, self.tokens):
+            world.sum(torch.from_numpy(numbers))
+        return self
+
     def by_context(self) -> list[dict[str, float]]:
         return [
             {"from": 2**i, "to": 2 ** (i + 1), "tokens": int(n), "nats_per_token": float(self.nats[i] / n)}
@@ -296,19 +310,25 @@ def evaluate(
     protocol: Protocol,
     characters: int | None,
     bytes: int,
-    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
+    world: World = ALONE,
     tokens_at_once: int = TOKENS_AT_ONCE,
     documents: np.ndarray | None = None,
 ) -> Score:
-    """Score `ids`; `characters` and `bytes` are the size of the targets as text. What is read at once is invisible."""
+    """Score `ids`; `characters` and `bytes` are the size of the targets as text.
+
+    What is read at once is invisible, and by how many processes.
+    """
     if len(ids) < 2:
         raise UserError(f"a text of {len(ids)} tokens has nothing to predict: at least 2 are needed")
     was_training = model.training
     model.eval()
     tally = Tally()
     with torch.inference_mode():
-        reader = Reader(model, ids, device, tokens_at_once, documents)
+        reader = Reader(model, ids, world.device, tokens_at_once, documents, world)
         for reading in protocol.read(reader):
             tally.add(reader.within_documents(reading))
     model.train(was_training)
+    tally.of_all(world)
+    if tally.tokens.sum() > len(ids) - 1:
+        raise UserError(f"{type(protocol).__name__} counted targets twice: Reader.own tells each process what to read")
     return Score(protocol, float(tally.nats.sum()), int(tally.tokens.sum()), characters, bytes, tally.by_context())

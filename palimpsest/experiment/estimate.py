@@ -1,18 +1,21 @@
 """What a recipe would take, without carrying it out."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..batch import Batch
 from ..models.embeddings import AdaptiveEmbedding, TokenEmbedding
 from ..models.heads import AdaptiveSoftmax, SoftmaxHead
-from ..models.language_model import LanguageModel, LanguageNetwork
+from ..models.language_model import LanguageModel
+from ..models.translation_model import TranslationModel
 from ..training.trainer import pieces
 from .recipe import Recipe
 from .trained import read_tokens
 
+Model = TypeVar("Model", LanguageModel, TranslationModel)
 # beside the weights: a gradient and at most two running means for each
 COPIES = 4
 
@@ -22,19 +25,20 @@ def estimate(recipe: Recipe) -> str:
     with torch.device("meta"):
         model = recipe.model.build(tokens.codec.size)
         measured = with_plain_vocabulary(recipe.model).build(tokens.codec.size)
-    rows = pieces(recipe.data.batch, recipe.run.accumulation)[0]
-    saved = saved_bytes(measured, rows.stop, recipe.data.segment, recipe.run.carry)
+        batch = recipe.data.example()
+    piece = batch.rows(pieces(len(batch.inputs), recipe.run.accumulation)[0])
+    saved = saved_bytes(measured, piece, recipe.run.carry)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     copies = COPIES + (recipe.run.average is not None)
-    per_step = recipe.data.batch * recipe.data.segment
-    train = tokens.splits["train"].tokens
+    per_step = recipe.data.per_step
+    epochs = per_step * recipe.run.steps / recipe.data.per_epoch(tokens.splits["train"])
     return "\n".join(
         [
             f"parameters       {parameters:,}",
             f"vocabulary       {tokens.codec.size:,} {tokens.codec.unit}s",
-            f"tokens a step    {per_step:,} ({recipe.data.batch} rows of {recipe.data.segment})",
-            f"tokens in all    {per_step * recipe.run.steps:,} ({per_step * recipe.run.steps / train:.1f} epochs)",
+            f"tokens a step    {per_step:,} ({recipe.data.shape})",
+            f"tokens in all    {per_step * recipe.run.steps:,} ({epochs:.1f} epochs)",
             f"memory, roughly  {mebibytes(copies * weights + saved)}: {mebibytes(copies * weights)} for weights, "
             f"gradients and optimiser, {mebibytes(saved)} kept for the backward pass",
         ]
@@ -45,7 +49,7 @@ def mebibytes(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
-def with_plain_vocabulary(model: LanguageModel) -> LanguageModel:
+def with_plain_vocabulary(model: Model) -> Model:
     """A stand-in for tables that sort tokens by their numbers, which nothing has here; as much is kept."""
     embedding, head = model.embedding, model.head
     if isinstance(embedding, AdaptiveEmbedding):
@@ -55,7 +59,7 @@ def with_plain_vocabulary(model: LanguageModel) -> LanguageModel:
     return replace(model, embedding=embedding, head=head)
 
 
-def saved_bytes(model: LanguageNetwork, rows: int, segment: int, carry: bool) -> int:
+def saved_bytes(model: nn.Module, batch: Batch, carry: bool) -> int:
     """What autograd keeps beside the weights for the backward pass, counted on tensors with a shape but no memory."""
     storages: dict[int, int] = {}
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
@@ -66,7 +70,6 @@ def saved_bytes(model: LanguageNetwork, rows: int, segment: int, carry: bool) ->
             storages[storage._cdata] = storage.nbytes()
         return tensor
 
-    ids = torch.zeros(rows, segment, dtype=torch.long, device="meta")
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        model(Batch(ids, ids), model.initial_state(rows) if carry else None)
+        model(batch, model.initial_state(len(batch.inputs)) if carry else None)  # pyright: ignore[reportCallIssue]
     return sum(storages.values())

@@ -4,17 +4,23 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..data.corpora import Corpus, TinyShakespeare
-from ..data.streams import Order, Shuffled, ShuffledDocuments
+import torch
+from torch import nn
+
+from ..batch import Batch
+from ..data.corpora import Corpus, JsonLines, Text, TinyShakespeare
+from ..data.streams import Order, Shuffled, ShuffledDocuments, Stream
+from ..data.tokens import Split, Tokens
 from ..data.vocabulary import Characters, Vocabulary
 from ..errors import UserError
-from ..evaluation.perplexity import Protocol, Segments
+from ..evaluation.perplexity import Protocol, Segments, evaluate
 from ..models.language_model import LanguageModel
 from ..serialise import from_json
 from ..spec import Spec, parts_of
 from ..training.optimisers import AdamW, Optimiser
 from ..training.schedules import Cosine, Schedule
 from ..training.trainer import Run
+from ..world import World
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,39 @@ class Data(Spec):
             raise UserError(
                 "ShuffledDocuments needs a text that is many documents: say what each of them ends with, --documents"
             )
+
+    @property
+    def per_step(self) -> int:
+        """Tokens."""
+        return self.batch * self.segment
+
+    @property
+    def shape(self) -> str:
+        return f"{self.batch} rows of {self.segment}"
+
+    def per_epoch(self, split: Split) -> int:
+        """Tokens."""
+        return split.tokens
+
+    def stream(self, split: Split, seed: int) -> Stream:
+        return self.order.build(split.ids, self.batch, self.segment, seed, split.documents)
+
+    def check_shares(self, processes: int) -> None:
+        """Refuse rows that so many processes cannot share equally."""
+        if self.batch % processes:
+            raise UserError(
+                f"a batch of {self.batch} rows cannot be shared equally by {processes} processes: choose a --batch "
+                f"that {processes} divides, or start as many processes as divide {self.batch}"
+            )
+
+    def example(self) -> Batch:
+        """A batch such as a step reads, of no token in particular."""
+        ids = torch.zeros(self.batch, self.segment, dtype=torch.long)
+        return Batch(ids, ids)
+
+    def corpus_at(self, path: Path) -> Corpus:
+        """What a user gives by its path alone."""
+        return (JsonLines if path.suffix.lower() in JsonLines.suffixes else Text)(path)
 
 
 @dataclass(frozen=True)
@@ -64,6 +103,15 @@ class Recipe(Spec):
             raise UserError(
                 "this model reads a segment as one text, so that its documents cannot be packed: leave --documents out"
             )
+
+    def require(self) -> None:
+        """Refuse, before anything is written, what could only fail at the end: a package that is missing."""
+
+    def validate(self, model: nn.Module, tokens: Tokens, world: World) -> dict[str, float]:
+        """Nats per token of the validation split, by which runs are judged, and whatever else is to be seen."""
+        valid = tokens.splits["valid"]
+        text = (valid.ids, self.evaluation, None, valid.bytes)
+        return {"nats": evaluate(model, *text, world, documents=valid.documents).nats_per_token}
 
     @classmethod
     def read(cls, path: Path) -> "Recipe":

@@ -15,7 +15,8 @@ and nothing is ever overwritten.
 
 import json
 import re
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -23,18 +24,18 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from ..data.streams import Stream
 from ..data.tokens import Tokens
 from ..errors import UserError
-from ..evaluation.perplexity import evaluate
-from ..files import write_atomically
-from ..models.language_model import LanguageNetwork
+from ..files import held, write_atomically
 from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
+from ..shards import whole
 from ..training.checkpoint import Checkpoints
-from ..training.log import Log
+from ..training.log import Log, Silence
 from ..training.trainer import Trainer
 from ..world import World
 from .recipe import Recipe
@@ -47,37 +48,47 @@ BEGINNINGS = re.compile(r"(vocabulary|corpus|environment)\.json|\.\w+\.json\.[0-
 
 
 def train(recipe: Recipe, folder: Path | None = None, console: Console | None = None) -> Path:
-    """Carry the recipe out in a new folder; returns the folder."""
-    console = console or Console(stderr=True)
-    tokens = read_tokens(recipe, recipe.run.start_from, console.print)
-    workshop = Workshop.open(recipe, tokens)  # before the folder: a recipe that cannot be built leaves nothing behind
-    folder = make_folder(folder, recipe.name)
-    write_json(folder / "vocabulary.json", tokens.codec.to_json())
-    write_json(folder / "corpus.json", fingerprint(tokens))
-    write_json(folder / "environment.json", workshop.describe())
-    write_json(folder / "recipe.json", to_json(recipe))  # last: a folder with a recipe is a run
+    """Carry the recipe out in a new folder, alone or with the other processes of torchrun; returns the folder."""
+    world = World.join(recipe.run.device, recipe.run.threads)
+    console = voice(console, world)
+    tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, console.print))
+    # before the folder: a recipe that cannot be built leaves nothing behind
+    workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
+    folder = world.first(lambda: begin_folder(workshop, folder))
     return proceed(workshop, folder, console)
 
 
+def begin_folder(workshop: "Workshop", folder: Path | None) -> Path:
+    """A folder with all that a run begins with."""
+    folder = make_folder(folder, workshop.recipe.name)
+    write_json(folder / "vocabulary.json", workshop.tokens.codec.to_json())
+    write_json(folder / "corpus.json", fingerprint(workshop.tokens))
+    write_json(folder / "environment.json", workshop.describe())
+    write_json(folder / "recipe.json", to_json(workshop.recipe))  # last: a folder with a recipe is a run
+    return folder
+
+
 def resume(folder: Path, console: Console | None = None) -> Path:
-    """Go on with a run that was stopped, as if it never had been."""
-    console = console or Console(stderr=True)
+    """Go on with a run that was stopped, as if it never had been; with as many processes as there are now."""
     recipe = Recipe.read(folder / "recipe.json")
+    world = World.join(recipe.run.device, recipe.run.threads)
+    console = voice(console, world)
     if not (folder / "corpus.json").exists():
         raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {folder}")
-    tokens = read_tokens(recipe, folder, console.print)
+    tokens = world.in_turn(lambda: read_tokens(recipe, folder, console.print))
     if read_json(folder / "corpus.json") != fingerprint(tokens):
         raise UserError(
             f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
             f"to go on with it, or begin a new run with `palimpsest train --from {folder}`"
         )
-    return proceed(Workshop.open(recipe, tokens), folder, console)
+    return proceed(world.together(lambda: Workshop.open(recipe, tokens, world)), folder, console)
 
 
 def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None) -> Path:
     """Go on with the recipe's run in this folder, or begin it there: the same call again and again gets it done."""
-    if not (folder / "recipe.json").exists():
-        clear_beginnings(folder)
+    world = World.join(recipe.run.device, recipe.run.threads)
+    if not world.first((folder / "recipe.json").exists):
+        world.first(lambda: clear_beginnings(folder))
         return train(recipe, folder, console)
     theirs = Recipe.read(folder / "recipe.json")
     if theirs != recipe:
@@ -85,6 +96,11 @@ def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None
         list_of_them = "; ".join(f"{row.path} is {said(row, 0)} there and {said(row, 1)} here" for row in rows)
         raise UserError(f"{folder} holds a run of another recipe ({list_of_them}): choose another --folder")
     return resume(folder, console)
+
+
+def voice(console: Console | None, world: World) -> Console:
+    """The first process speaks for all."""
+    return console or Console(stderr=True) if world.is_first else Console(quiet=True)
 
 
 def clear_beginnings(folder: Path) -> None:
@@ -102,31 +118,24 @@ class Workshop:
     recipe: Recipe
     tokens: Tokens
     world: World
-    model: LanguageNetwork
+    model: nn.Module
     stream: Stream
 
     @classmethod
-    def open(cls, recipe: Recipe, tokens: Tokens) -> "Workshop":
+    def open(cls, recipe: Recipe, tokens: Tokens, world: World) -> "Workshop":
+        recipe.require()
         check_splits(recipe, tokens)
-        world = World.enter(recipe.run.device, recipe.run.threads)
+        recipe.data.check_shares(world.size)
         model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
-        data, text = recipe.data, tokens.splits["train"]
-        return cls(
-            recipe,
-            tokens,
-            world,
-            model.to(world.device),
-            data.order.build(text.ids, data.batch, data.segment, recipe.run.seed, text.documents),
-        )
+        stream = recipe.data.stream(tokens.splits["train"], recipe.run.seed)
+        return cls(recipe, tokens, world, model.to(world.device), stream)
 
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def validate(self) -> float:
-        valid = self.tokens.splits["valid"]
-        text = (valid.ids, self.recipe.evaluation, None, valid.bytes)
-        return evaluate(self.model, *text, self.world.device, documents=valid.documents).nats_per_token
+    def validate(self) -> dict[str, float]:
+        return self.recipe.validate(whole(self.model, self.world.device), self.tokens, self.world)
 
     def describe(self) -> dict[str, Any]:
         started = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -134,40 +143,56 @@ class Workshop:
 
 
 def proceed(workshop: Workshop, folder: Path, console: Console) -> Path:
-    recipe, tokens, world = workshop.recipe, workshop.tokens, workshop.world
-    sizes = ", ".join(f"{split.tokens:,} {name}" for name, split in tokens.splits.items())
-    say(console, f"{folder}: {workshop.parameters:,} parameters on {world.describe()['device']}")
-    say(console, f"{tokens.codec.unit}s: {sizes}; {recipe.data.batch * recipe.data.segment:,} a step")
-    if (borders := tokens.splits["train"].documents) is not None:
-        say(console, f"{len(borders) - 1:,} documents, none of which sees another")
-    tracker = recipe.run.tracking and recipe.run.tracking.open(folder, to_json(recipe))
-    with Log(folder / "metrics.jsonl", recipe.run.steps, console, tracker, tokens.codec.unit) as log:
-        trainer = Trainer(
-            workshop.model, workshop.stream, workshop.validate, recipe.optimiser, recipe.schedule, recipe.run,
-            folder, log, world.device,
-        )  # fmt: skip
-        begin(trainer, recipe, folder, console)
-        finished = trainer.fit()
-    if finished:
-        conclude(folder, tokens, console)
-    else:
-        say(console, f"stopped after step {trainer.step}; go on with: palimpsest resume {folder}")
+    world = workshop.world
+    with ExitStack() as hold:
+        world.first(lambda: hold.enter_context(held(folder)))
+        if carry_out(workshop, folder, console):
+            conclude(workshop, folder, console)
     return folder
 
 
-def begin(trainer: Trainer, recipe: Recipe, folder: Path, console: Console) -> None:
+def carry_out(workshop: Workshop, folder: Path, console: Console) -> bool:
+    """Train to the end; False when a signal asked to stop before it."""
+    recipe, tokens, world = workshop.recipe, workshop.tokens, workshop.world
+    sizes = ", ".join(f"{split.tokens:,} {name}" for name, split in tokens.splits.items())
+    processes = "" if world.size == 1 else f", {world.size} processes"
+    say(console, f"{folder}: {workshop.parameters:,} parameters on {world.describe()['device']}{processes}")
+    say(console, f"{tokens.codec.unit}s: {sizes}; {recipe.data.per_step:,} a step")
+    if line := workshop.stream.told():
+        say(console, line)
+    with open_log(workshop, folder, console) as log:
+        trainer = Trainer(
+            workshop.model, workshop.stream, workshop.validate, recipe.optimiser, recipe.schedule, recipe.run,
+            folder, log, world,
+        )  # fmt: skip
+        begin(trainer, recipe, console)
+        finished = trainer.fit()
+    if not finished:
+        say(console, f"stopped after step {trainer.step}; go on with: palimpsest resume {folder}")
+    return finished
+
+
+def open_log(workshop: Workshop, folder: Path, console: Console) -> Log:
+    recipe, path = workshop.recipe, folder / "metrics.jsonl"
+    if not workshop.world.is_first:
+        return Silence(path, recipe.run.steps)
+    tracker = recipe.run.tracking and recipe.run.tracking.open(folder, to_json(recipe))
+    return Log(path, recipe.run.steps, console, tracker, workshop.tokens.codec.unit)
+
+
+def begin(trainer: Trainer, recipe: Recipe, console: Console) -> None:
     """From the newest checkpoint that can be read, else from another run's weights, else from scratch."""
-    checkpoints = Checkpoints(folder / "checkpoints")
+    checkpoints, world = trainer.checkpoints, trainer.world
     damaged: list[Path] = []
-    for checkpoint in reversed(checkpoints.all()):
+    for checkpoint in reversed(world.first(checkpoints.all)):
         try:
-            trainer.resume(checkpoint)
+            world.together(lambda: trainer.resume(checkpoint))  # noqa: B023 (called at once)
         except UserError as damage:
             say(console, f"{damage}; trying the one before")
             damaged.append(checkpoint)
             continue
         say(console, f"resumed from {checkpoint.name}")
-        pass_over(checkpoints, damaged)
+        world.first(lambda: pass_over(checkpoints, damaged))
         if trainer.validations:  # a kill may have come between a checkpoint and the mark that it is the best
             checkpoints.mark_best(*min(trainer.validations, key=lambda validation: validation[1]))
         return
@@ -175,7 +200,7 @@ def begin(trainer: Trainer, recipe: Recipe, folder: Path, console: Console) -> N
         raise UserError(
             f"no checkpoint in {checkpoints.folder} can be read: bring a copy of one back, or train anew elsewhere"
         )
-    pass_over(checkpoints, damaged)
+    world.first(lambda: pass_over(checkpoints, damaged))
     trainer.log.cut_back(0)
     if recipe.run.start_from is not None:
         source = Checkpoints(recipe.run.start_from / "checkpoints").find("best")
@@ -189,16 +214,16 @@ def pass_over(checkpoints: Checkpoints, damaged: list[Path]) -> None:
         checkpoints.set_aside(checkpoint)
 
 
-def conclude(folder: Path, tokens: Tokens, console: Console) -> None:
-    """Evaluate exactly, sample, write the report."""
-    trained = load(folder)
+def conclude(workshop: Workshop, folder: Path, console: Console) -> None:
+    """Evaluate exactly, all together; the first samples and writes the report."""
+    tokens, world = workshop.tokens, workshop.world
+    trained = replace(load(folder, device=str(world.device)), world=world)
     score = trained.evaluate(tokens.splits["valid"])
+    if not world.is_first:
+        return
     write_json(folder / "evaluation.json", {"split": "valid", "checkpoint": trained.checkpoint, **score.to_json()})
-    prompt = trained.codec.decode(tokens.splits["train"].ids[:1].tolist())  # begin as the text itself begins
-    sample = prompt + trained.generate(prompt, SAMPLE, seed=trained.recipe.run.seed)
-    write_atomically(folder / "samples.txt", sample + "\n")
-    result = f"{score.nats_per_token:.4f} nats per {trained.codec.unit} on the whole validation split"
-    say(console, f"{result} ({score.tokens:,} targets)")
+    write_atomically(folder / "samples.txt", trained.sample(tokens, SAMPLE) + "\n")
+    say(console, f"{trained.tell(score)} on the whole validation split ({score.tokens:,} targets)")
     try:
         say(console, f"report: {write_report(folder)}")
     except UserError as missing:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,13 +17,19 @@ from ..evaluation.generation import Sampling, generate
 from ..evaluation.instruments import Inspection, read_instruments
 from ..evaluation.perplexity import Protocol, Score, evaluate
 from ..models.language_model import LanguageNetwork
-from ..training.checkpoint import Checkpoints, load_weights
+from ..spec import Spec
+from ..training.checkpoint import Checkpoints, load_mean, load_weights
 from ..world import World
 from .recipe import Recipe
 
 
 @dataclass(frozen=True)
 class Trained:
+    """A run that can be used; a subclass is for the runs of recipes of another kind."""
+
+    of: ClassVar[type[Recipe]] = Recipe
+    protocols: ClassVar[type[Spec]] = Protocol
+
     folder: Path
     checkpoint: str
     recipe: Recipe
@@ -68,7 +74,16 @@ class Trained:
         characters = None if split.characters is None else split.characters - sum(map(len, missed))
         size = split.bytes - sum(len(text.encode("utf-8", errors="surrogateescape")) for text in missed)
         text = (split.ids, protocol, characters, size)
-        return evaluate(self.model, *text, self.world.device, documents=split.documents)
+        return evaluate(self.model, *text, self.world, documents=split.documents)
+
+    def tell(self, score: Score) -> str:
+        """In a few words."""
+        return f"{score.nats_per_token:.4f} nats per {self.codec.unit}"
+
+    def sample(self, tokens: Tokens, length: int) -> str:
+        """What it writes, which begins as the text itself begins."""
+        prompt = self.codec.decode(tokens.splits["train"].ids[:1].tolist())
+        return prompt + self.generate(prompt, length, seed=self.recipe.run.seed)
 
     def inspect(self, text: str | None = None, length: int = 128) -> Inspection:
         """What each memory does with the first tokens of a text, by default of the validation split."""
@@ -81,7 +96,7 @@ class Trained:
 
 
 def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> Trained:
-    """The model of a run: its best checkpoint, its latest or one by name."""
+    """The model of a run: its best checkpoint, its latest, one by name, or the mean of the newest few, `last-5`."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"there is no run {folder}")
@@ -89,9 +104,14 @@ def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> 
     codec = read_codec(folder)
     world = World.enter(device)
     model = recipe.model.build(codec.size)
-    path = Checkpoints(folder / "checkpoints").find(checkpoint)
-    load_weights(model, path)
-    return Trained(folder, path.name, recipe, model.to(world.device).eval(), codec, world)
+    paths = Checkpoints(folder / "checkpoints").find_all(checkpoint)
+    if len(paths) == 1:
+        load_weights(model, paths[0])
+    else:
+        load_mean(model, paths)
+    name = paths[-1].name if len(paths) == 1 else f"the mean of {paths[0].name} to {paths[-1].name}"
+    kind = next(kind for kind in (*Trained.__subclasses__(), Trained) if isinstance(recipe, kind.of))
+    return kind(folder, name, recipe, model.to(world.device).eval(), codec, world)
 
 
 def read_tokens(recipe: Recipe, run: Path | None, notice: Callable[[str], object] = lambda line: None) -> Tokens:

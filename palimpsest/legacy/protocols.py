@@ -73,7 +73,9 @@ class TransformerXLSentenceRows(Protocol):
 
     def read(self, reader: Reader) -> Iterator[Reading]:
         reader, state, before = reader.remembering(self.memory, self.same_length, self.clamp), None, 0
-        for places in self.places(reader.ids):
+        for places in map(reader.own, self.places(reader.ids)):
+            if not len(places):
+                return
             batch = Batch.at(reader.ids, places, documents=reader.documents)
             nats, state = reader.model(batch.to(reader.device), state)
             for row, line in zip(places, nats.double().cpu(), strict=True):

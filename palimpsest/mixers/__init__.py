@@ -13,6 +13,7 @@ from .rnn import RNN
 from .self_referential import SelfReferential
 from .slow_lstm import SlowLSTM
 from .softmax_attention import SoftmaxAttention
+from .source_attention import MemorySource, SoftmaxSource, SourceAttention
 
 __all__ = [
     "LSTM",
@@ -23,9 +24,12 @@ __all__ = [
     "DeltaMLP",
     "DeltaRNN",
     "FastWeight",
+    "MemorySource",
     "Mixer",
     "RecurrentDeltaNet",
     "SelfReferential",
     "SlowLSTM",
     "SoftmaxAttention",
+    "SoftmaxSource",
+    "SourceAttention",
 ]

@@ -40,13 +40,7 @@ class FastWeight(Mixer):
             raise UserError(
                 f"{self.heads} heads cannot share the keys of {self.key_heads}: choose key heads that divide the heads"
             )
-        if self.feature_map.non_negative:
-            return
-        sums = [self.key_scale] if self.key_scale.needs_non_negative else []
-        sums += [part for part in (self.update_rule, self.read_out) if part.counts_keys]
-        if sums:
-            one, other = type(sums[0]).__name__, type(self.feature_map).__name__
-            raise UserError(f"{one} divides by a sum of features, and {other} has negative ones: the sum may be zero")
+        refuse_signed_sums(self.feature_map, self.key_scale, self.update_rule, self.read_out)
 
     @property
     def weighs_keys(self) -> bool:
@@ -177,6 +171,16 @@ class FastWeightMixer(MixerModule):
         """What is of a key head `b t h …`, once for each head that shares it."""
         sharing = self.spec.heads // self.key_heads
         return x if sharing == 1 else x.repeat_interleave(sharing, dim=2)
+
+
+def refuse_signed_sums(feature_map: FeatureMap, key_scale: KeyScale, *parts: UpdateRule | ReadOut) -> None:
+    if feature_map.non_negative:
+        return
+    sums = [key_scale] if key_scale.needs_non_negative else []
+    sums += [part for part in parts if part.counts_keys]
+    if sums:
+        one, other = type(sums[0]).__name__, type(feature_map).__name__
+        raise UserError(f"{one} divides by a sum of features, and {other} has negative ones: the sum may be zero")
 
 
 def by_head(x: Tensor, heads: int, width: int) -> Tensor:

@@ -1,5 +1,6 @@
 """A block: a mixer, then a feed-forward part, each beside the path that skips it. The mixer owns its norm."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -36,6 +37,10 @@ class Block(Spec):
         """What the last block of a stack still needs."""
         return nn.Identity()
 
+    def skip(self, width: int) -> "Skip":
+        """The path that skips one more part, with norm and dropout where this block has them."""
+        raise UserError(f"nothing can be put between the parts of {type(self).__name__}: use PreNorm or PostNorm")
+
 
 class MixerBlock(Block):
     """One mixer and at most one feed-forward part."""
@@ -69,6 +74,15 @@ class BlockModule(nn.Module):
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
+        x, state = self.mixed(x, state, starts)
+        return self.fed(x), state
+
+    def mixed(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
+        """As far as the mixer."""
+        raise NotImplementedError
+
+    def fed(self, x: Tensor) -> Tensor:
+        """The rest: the feed-forward part, if there is one."""
         raise NotImplementedError
 
     def mix(self, x: Tensor, state: State | None, starts: Tensor | None) -> tuple[Tensor, State]:
@@ -90,18 +104,23 @@ class PreNorm(MixerBlock):
     def closing_norm(self, width: int) -> nn.Module:
         return self.norm.build(width)
 
+    def skip(self, width: int) -> "Skip":
+        return NormedFirst(self.norm.build(width), self.dropout)
+
 
 class PreNormBlock(BlockModule):
     def __init__(self, spec: PreNorm, width: int):
         super().__init__(spec, width, mixer_norm=spec.norm.build(width))
         self.norm = None if spec.feed_forward is None else spec.norm.build(width)
 
-    def forward(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
+    def mixed(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
         mixed, state = self.mix(x, state, starts)
-        x = x + self.dropout(mixed)
-        if self.feed_forward is not None and self.norm is not None:
-            x = x + self.dropout(self.feed_forward(self.norm(x)))
-        return x, state
+        return x + self.dropout(mixed), state
+
+    def fed(self, x: Tensor) -> Tensor:
+        if self.feed_forward is None or self.norm is None:
+            return x
+        return x + self.dropout(self.feed_forward(self.norm(x)))
 
 
 @dataclass(frozen=True)
@@ -116,6 +135,9 @@ class PostNorm(MixerBlock):
     def build(self, width: int) -> "PostNormBlock":
         return PostNormBlock(self, width)
 
+    def skip(self, width: int) -> "Skip":
+        return NormedAfter(self.norm.build(width), self.dropout)
+
 
 class PostNormBlock(BlockModule):
     def __init__(self, spec: PostNorm, width: int):
@@ -123,12 +145,35 @@ class PostNormBlock(BlockModule):
         self.mixer_norm = spec.norm.build(width)
         self.norm = None if spec.feed_forward is None else spec.norm.build(width)
 
-    def forward(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
+    def mixed(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
         mixed, state = self.mix(x, state, starts)
-        x = self.mixer_norm(x + self.dropout(mixed))
-        if self.feed_forward is not None and self.norm is not None:
-            x = self.norm(x + self.dropout(self.feed_forward(x)))
-        return x, state
+        return self.mixer_norm(x + self.dropout(mixed)), state
+
+    def fed(self, x: Tensor) -> Tensor:
+        if self.feed_forward is None or self.norm is None:
+            return x
+        return self.norm(x + self.dropout(self.feed_forward(x)))
+
+
+class Skip(nn.Module):
+    """A part, whichever it is, beside the path that skips it."""
+
+    def __init__(self, norm: nn.Module, dropout: float):
+        super().__init__()
+        self.norm, self.dropout = norm, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        raise NotImplementedError
+
+
+class NormedFirst(Skip):
+    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + self.dropout(part(self.norm(x)))
+
+
+class NormedAfter(Skip):
+    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.norm(x + self.dropout(part(x)))
 
 
 @dataclass(frozen=True)

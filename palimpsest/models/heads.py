@@ -28,12 +28,16 @@ class HeadModule(nn.Module):
         """hidden `b d` -> `b tokens`"""
         raise NotImplementedError
 
-    def charge(self, logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
-        """The nats of each target; in training their gradient is that of nats + z_loss · log-partition²."""
+    def charge(self, logits: Tensor, targets: Tensor, z_loss: float, smoothing: float = 0.0) -> Tensor:
+        """The nats of each target; in training their gradient is that of nats + z_loss · log-partition².
+
+        Of smoothed targets, nats are (1 − smoothing) · the target's + smoothing · the mean of all tokens'.
+        """
         nats = cross_entropy(logits, targets, reduction="none")
-        if not (self.training and z_loss):
+        if not (self.training and (z_loss or smoothing)):
             return nats
-        unseen = z_loss * logits.logsumexp(-1).square()
+        partition = logits.logsumexp(-1)
+        unseen = z_loss * partition.square() + smoothing * (partition - logits.mean(-1) - nats)
         return nats + (unseen - unseen.detach())  # a zero, so that who masks, adds and divides nats does it to both
 
 
@@ -46,6 +50,11 @@ class SoftmaxHead(Head):
     dropout: float = 0.0  # of the hidden states
     chunk: int = 2**22  # logits held at once; with more of them, they are made again in the backward pass
     z_loss: float = 0.0  # what the square of a log-partition adds to the loss; nats do not show it
+    smoothing: float = 0.0  # share of each target that all tokens have in training; nats do not show it
+
+    def __post_init__(self):
+        if not 0 <= self.smoothing < 1:
+            raise UserError(f"targets are smoothed by a share from 0 up to and without 1; found {self.smoothing}")
 
     def build(self, tokens: int, width: int, embedding: EmbeddingModule) -> "SoftmaxLayer":
         return SoftmaxLayer(self, tokens, width, embedding)
@@ -66,7 +75,7 @@ class SoftmaxLayer(HeadModule):
         return in_pieces(self.nats, rows, hidden, targets_in_line).view_as(targets)
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return self.charge(self.logits(hidden), targets, self.spec.z_loss)
+        return self.charge(self.logits(hidden), targets, self.spec.z_loss, self.spec.smoothing)
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         return self.logits(self.dropout(hidden)).log_softmax(-1)

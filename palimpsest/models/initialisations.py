@@ -66,5 +66,5 @@ class SilentStart(Scaled):
     def apply(self, model: nn.Module, generator: torch.Generator) -> None:
         super().apply(model, generator)
         for name, parameter in model.named_parameters():
-            if name.endswith(("mixer.out.weight", "feed_forward.down.weight")):
+            if name.endswith(("mixer.out.weight", "attention.out.weight", "feed_forward.down.weight")):
                 nn.init.zeros_(parameter)

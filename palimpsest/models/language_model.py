@@ -87,6 +87,10 @@ class LanguageNetwork(nn.Module):
         """The matrices between embedding and head, for optimisers that treat matrices as such."""
         return [module.weight for module in self.blocks.modules() if isinstance(module, nn.Linear)]
 
+    def twin(self) -> "LanguageNetwork":
+        """The same model with weights of its own, all of them."""
+        return self.spec.build(self.tokens)
+
     def remembering(
         self, memory: int, same_length: bool = False, clamp: int | None = None, extra: int = 0
     ) -> "LanguageNetwork":

@@ -16,6 +16,7 @@ ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PER_TOKEN = ("nats_per_token", "perplexity")  # scores that mean nothing beside those of other tokens
 LOWEST = "lowest_validation"
 LOWER_IS_BETTER = (*PER_TOKEN, "bits_per_character", "bits_per_byte", LOWEST)
+HIGHER_IS_BETTER = ("bleu", "chrf")
 COSTS = {  # a heading, and how a number is spelt
     "parameters": ("parameters", short),
     "tokens": ("tokens seen", short),
@@ -91,9 +92,10 @@ class Comparison:
     def best(self, name: str) -> Compared | None:
         """The run with the best score; None where they cannot be compared, or there is only one."""
         scored = [run for run in self.runs if name in run.scores]
-        if name not in LOWER_IS_BETTER or len(scored) < 2 or not self.comparable(name):
+        if name not in (*LOWER_IS_BETTER, *HIGHER_IS_BETTER) or len(scored) < 2 or not self.comparable(name):
             return None
-        return min(scored, key=lambda run: run.scores[name])
+        sign = -1 if name in HIGHER_IS_BETTER else 1
+        return min(scored, key=lambda run: sign * run.scores[name])
 
     def comparable(self, name: str) -> bool:
         """Whether a score was come by in one and the same way: a number without its protocol says little."""

@@ -30,7 +30,8 @@ from .sentences import clock, duration, number, outline, plain, quantity, readin
 
 NOTHING = Markup("")
 SCORES = ("nats_per_token", "bits_per_character", "bits_per_byte", "perplexity")
-SUMS = ("tokens", "characters", "bytes", "nats", "bits_per_token")  # what other scores were made from, or say as well
+# what other scores were made from, or say as well
+SUMS = ("sentences", "tokens", "characters", "bytes", "nats", "bits_per_token")
 COURSES = {
     "tokens_per_second": "tokens per second",
     "rate": "learning rate, of its peak",
@@ -53,6 +54,7 @@ def page(record: RunRecord) -> str:
     sections = (
         header(record),
         loss_section(record),
+        bleu_section(record),
         position_section(record),
         *(gauge_section(spell(name), readings) for name, readings in record.gauges.items()),
         instrument_section(record),
@@ -133,6 +135,19 @@ def loss_section(record: RunRecord) -> Markup:
     return section("Loss", switch([*record.train, *record.valid]), drawn, validation_table(record.valid))
 
 
+def bleu_section(record: RunRecord) -> Markup:
+    """Of runs that translate: how much translations became like their references."""
+    points = curve(record.valid, "bleu")
+    if not points:
+        return NOTHING
+    scale = Scale.around([0.0, *(value for _, value in points)], ticks=8)
+    return section("BLEU", figures("BLEU", lambda axis: bleu_series(record, axis), scale))
+
+
+def bleu_series(record: RunRecord, axis: Axis) -> list[Series]:
+    return [Series("validation", "valid", curve(record.valid, "bleu", axis.field), dots=True)]
+
+
 def loss_series(record: RunRecord, axis: Axis) -> list[Series]:
     raw, valid = curve(record.train, against=axis.field), curve(record.valid, against=axis.field)
     # a short course is as smooth as it was, and is named once
@@ -183,8 +198,10 @@ def caption(what: str, axis: Axis, series: list[Series]) -> tuple[str, ...]:
 def validation_table(measurements: tuple[Measurement, ...]) -> Markup:
     if not measurements:
         return NOTHING
-    rows = [(*when(one), number(one.nats, digits=4)) for one in measurements]
-    return in_numbers("Validation in numbers", (*WHEN, "nats per token"), rows)
+    translated = any(one.bleu is not None for one in measurements)
+    headings = (*WHEN, "nats per token", *(["BLEU"] if translated else []))
+    rows = [(*when(one), number(one.nats, digits=4), told(one.bleu, number)) for one in measurements]
+    return in_numbers("Validation in numbers", headings, [row[: len(headings)] for row in rows])
 
 
 def when(measured: Measurement) -> tuple[str, ...]:

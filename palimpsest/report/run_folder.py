@@ -22,6 +22,7 @@ class Measurement:
     gradient_norm: float | None = None
     rate: float | None = None
     tokens_per_second: float | None = None
+    bleu: float | None = None  # of a validation that translated
 
 
 @dataclass(frozen=True)

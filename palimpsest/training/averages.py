@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..shards import local
 from ..spec import Spec
 
 
@@ -56,7 +57,8 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        torch._foreach_lerp_(self.means, self.parameters, self.spec.share(step))  # pyright: ignore[reportPrivateImportUsage]
+        means, newest = (list(map(local, weights)) for weights in (self.means, self.parameters))
+        torch._foreach_lerp_(means, newest, self.spec.share(step))  # pyright: ignore[reportPrivateImportUsage]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

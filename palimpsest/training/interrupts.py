@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 
 
@@ -12,8 +13,9 @@ class Interrupts:
     NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")  # the last is how schedulers say that time is nearly up
     SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has but two
 
-    def __init__(self) -> None:
+    def __init__(self, echo: float = 0.0) -> None:
         self.asked = False
+        self.echo, self.since = echo, 0.0  # seconds in which another signal is taken for the same one
         self.before: dict[int, object] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -27,6 +29,7 @@ class Interrupts:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def catch(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if not self.asked:
+            self.asked, self.since = True, time.monotonic()
+        elif time.monotonic() - self.since >= self.echo:
             os._exit(128 + number)
-        self.asked = True

@@ -74,6 +74,21 @@ class Log:
             self.tracker.log(step, {f"{event}/{name}": number for name, number in plain.items()})
 
 
+class Silence(Log):
+    """The log of a process that has nothing to say: the first one writes for all."""
+
+    def __init__(self, path: Path, steps: int):
+        super().__init__(path, steps, Console(quiet=True))
+
+    def cut_back(self, step: int) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def tick(self, step: int) -> None: ...
+
+    def write(self, event: str, step: int, **numbers: float | list[list[float]]) -> None: ...
+
+
 class NotebookCell:
     """A bar in the output of a notebook's cell: one line that is written again, and kept with the notebook."""
 
@@ -111,6 +126,8 @@ def describe(numbers: Mapping[str, float], unit: str) -> str:
     if "nats" not in numbers:
         return "  ".join(f"{name} {number:.4g}" for name, number in numbers.items())
     text = f"{numbers['nats']:.4f} nats  {numbers['nats'] / math.log(2):.4f} bits/{unit}"
+    if "bleu" in numbers:
+        text += f"  BLEU {numbers['bleu']:.2f}"
     if "tokens_per_second" in numbers:
         text += f"  {numbers['tokens_per_second']:,.0f} tokens/s"
     return text

@@ -1,7 +1,8 @@
 """Momentum, orthogonalised (Muon): every direction of a matrix moves by the same amount.
 
 PyTorch's own Muon always computes in bfloat16, one matrix at a time; many CPUs cannot, and small models
-wait for the launches. Here matrices of one shape are taken together, in float32 on a CPU.
+wait for the launches. Here matrices of one shape are taken together, in float32 on a CPU. Of matrices that
+are shared out among processes all gather the momentum, and each steps with its share.
 """
 
 from collections import defaultdict
@@ -9,6 +10,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+
+from ..shards import gathered, shared_like
 
 # of the odd quintic whose iteration drives singular values towards one (Jordan et al. 2024)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -30,11 +33,11 @@ class OrthogonalMomentum(torch.optim.Optimizer):
                 self.step_together(matrices, **{name: group[name] for name in ("lr", "momentum", "weight_decay")})
 
     def step_together(self, matrices: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
-        looked_ahead = torch.stack([self.look_ahead(matrix, momentum) for matrix in matrices])
+        looked_ahead = torch.stack([gathered(self.look_ahead(matrix, momentum)) for matrix in matrices])
         rows, columns = matrices[0].shape
         size = max(1, rows / columns) ** 0.5
         for matrix, update in zip(matrices, orthogonalise(looked_ahead), strict=True):
-            matrix.mul_(1 - lr * weight_decay).add_(update, alpha=-lr * size)
+            matrix.mul_(1 - lr * weight_decay).add_(shared_like(update, matrix), alpha=-lr * size)
 
     def look_ahead(self, matrix: Tensor, momentum: float) -> Tensor:
         """Nesterov's momentum: the gradient, and where the velocity would take it."""

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
+from ..shards import by_kind, gathered, is_share, shared_like
 from ..spec import Spec
 from .adagrad import ClippedAdagrad
 from .muon import OrthogonalMomentum
@@ -51,10 +53,16 @@ class Stepper:
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """What was remembered of the gradients; rates and the like stay what this run asks for."""
         settings = [{name: group[name] for name in group if name != "params"} for group in self.groups()]
-        for optimiser, state in zip(self.optimisers, states, strict=True):
-            optimiser.load_state_dict(state)
+        try:
+            for optimiser, state in zip(self.optimisers, states, strict=True):
+                optimiser.load_state_dict(state)
+        except ValueError as error:
+            raise UserError(f"what another optimiser remembers does not fit this one ({error})") from error
         for group, asked in zip(self.groups(), settings, strict=True):
             group.update(asked)
+        for optimiser in self.optimisers:
+            for parameter, memory in optimiser.state.items():
+                optimiser.state[parameter] = {name: placed(part, parameter) for name, part in memory.items()}
 
 
 @dataclass(frozen=True)
@@ -128,17 +136,24 @@ class Muon(Optimiser):
         matrices = list(model.hidden_matrices())  # pyright: ignore[reportCallIssue]
         chosen = {id(matrix) for matrix in matrices}
         others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-        betas = (self.beta1, self.beta2)
+        groups, betas = [{"params": kind} for kind in by_kind(others)], (self.beta1, self.beta2)
         return Stepper(
             OrthogonalMomentum(matrices, self.rate, self.momentum, self.weight_decay),
-            torch.optim.AdamW(others, self.adam_rate, betas, self.epsilon, weight_decay=0.0),
+            torch.optim.AdamW(groups, self.adam_rate, betas, self.epsilon, weight_decay=0.0),
         )
 
 
+def placed(memory: Any, parameter: Tensor) -> Any:
+    """What is remembered of each number of a parameter is whole or a share, as the parameter is."""
+    if not isinstance(memory, Tensor) or memory.shape != parameter.shape or is_share(memory) == is_share(parameter):
+        return memory
+    return shared_like(gathered(memory).to(parameter.device), parameter)
+
+
 def decayed_and_not(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and other single numbers do not."""
+    """Matrices decay; biases, norms and other single numbers do not. Whole parameters and shares are apart."""
     parameters = list(parameters)
     matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
     others = [parameter for parameter in parameters if parameter.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    decays = ((matrices, weight_decay), (others, 0.0))
+    return [{"params": kind, "weight_decay": decay} for some, decay in decays for kind in by_kind(some)]

@@ -18,7 +18,8 @@ from ..spec import Spec
 
 LONGEST = 128  # characters of a job's name
 MODES = ("online", "offline", "disabled")
-BESIDE = ("device", "threads", "tracking", "log_every", "save_every", "keep")  # of a run: nothing is learnt by them
+# of a run: nothing is learnt by them
+BESIDE = ("device", "threads", "spread", "tracking", "log_every", "save_every", "keep")
 
 
 class Tracker(Protocol):

@@ -21,15 +21,21 @@ from torch import nn
 
 from ..batch import Batch
 from ..errors import Diverged, UserError
+from ..shards import clip_gradients, local, sum_gradients
 from ..spec import Spec
 from ..state import State, detach, join_rows, leaves, move, refill, rows_of
+from ..world import World
 from .averages import Average
-from .checkpoint import Checkpoints, load_training, load_weights
+from .checkpoint import load_training, load_weights
 from .interrupts import Interrupts
 from .log import Log
 from .optimisers import Optimiser
 from .schedules import Schedule
+from .spread import Replicated, Spread
 from .trackers import Tracking
+
+APART = 2_654_435_761  # seeds of processes; in their lower 32 bits, for those are all that a CPU's generator looks at
+ECHO = 5.0  # seconds: torchrun passes signals on, also those that its processes have got already
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Run(Spec):
     steps: int = 1000
     seed: int = 1
     carry: bool = False  # hand each row's state on to the next segment, for an order whose rows continue
-    accumulation: int = 1  # pieces a batch is cut into, by rows; changes memory and time, not results
+    accumulation: int = 1  # pieces a process cuts its rows of a batch into; changes memory and time, not results
     clip: float | None = 1.0  # largest norm of the gradient
     average: Average | None = None  # of the weights: what is validated and saved, while the newest are trained
     log_every: int = 25
@@ -48,6 +54,7 @@ class Run(Spec):
     keep: int = 2  # newest checkpoints kept, beside the best
     device: str = "auto"
     threads: int | None = None  # of the CPU; None leaves the choice to PyTorch
+    spread: Spread = Replicated()  # over the processes that torchrun starts; changes memory and time, not results
     tracking: Tracking | None = None
     start_from: Path | None = None  # another run, whose weights this one starts from
     keep_optimiser: bool = False  # … and whose optimiser too
@@ -70,20 +77,21 @@ class Trainer:
         self,
         model: nn.Module,
         stream: Stream,
-        validate: Callable[[], float],
+        validate: Callable[[], dict[str, float]],
         optimiser: Optimiser,
         schedule: Schedule,
         run: Run,
         folder: Path,
         log: Log,
-        device: torch.device,
+        world: World,
     ):
+        run.spread.place(model, world)
         self.model, self.stream, self.validate = model, stream, validate
-        self.run, self.log, self.device = run, log, device
+        self.run, self.log, self.world, self.device = run, log, world, world.device
         self.stepper, self.schedule = optimiser.build(model), schedule
         self.average = None if run.average is None else run.average.build(model)
         self.penalties, self.followers, self.gauges = (hooks(model, h) for h in ("penalty", "after_step", "gauges"))
-        self.checkpoints = Checkpoints(folder / "checkpoints", run.keep)
+        self.checkpoints = run.spread.checkpoints(folder / "checkpoints", run.keep, world)
         self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
         self.validations: list[tuple[int, float]] = []  # steps made, and nats
         self.saved = -1  # the last step of which a checkpoint was written
@@ -94,31 +102,37 @@ class Trainer:
         """Train to the last step; False when a signal asked to stop before it."""
         if self.step == 0:
             self.save()  # so that there is always one to come back to
-        with Interrupts() as stop, torch.random.fork_rng(devices=self.forked_devices()):
-            while self.step < self.run.steps and not stop.asked:
+        echo, stopping = ECHO if self.world.size > 1 else 0.0, False
+        with Interrupts(echo) as stop, torch.random.fork_rng(devices=self.forked_devices()):
+            while self.step < self.run.steps and not stopping:
                 self.advance()
                 self.report()
-                if self.step % self.run.save_every == 0 or self.step == self.run.steps or stop.asked:
+                self.checkpoints.look_after()
+                stopping = self.world.any(stop.asked)
+                if self.step % self.run.save_every == 0 or self.step == self.run.steps or stopping:
                     self.save()
+            self.checkpoints.finish()
         return self.step == self.run.steps
 
     def advance(self) -> None:
         start = time.perf_counter()
         # chance is a function of the seed and the step, so that a resumed run draws what it would have drawn
-        torch.manual_seed(self.run.seed * 1_000_003 + self.step)
+        seed = self.run.seed * 1_000_003 + self.step
+        torch.manual_seed(seed + self.world.rank * APART)  # what is dropped is another thing in each row
         batch, continues = self.stream.next()
         state = self.state if self.run.carry and continues else None
-        nats, norm = self.backward(batch.to(self.device), state)
+        count, mine = batch.count(), self.world.rows(len(batch.inputs))
+        nats, norm = self.backward(batch.rows(mine).to(self.device), count, state)
         if not (math.isfinite(nats) and math.isfinite(norm)):
             raise Diverged(self.explain("the gradient" if math.isfinite(nats) else "the loss"))
         self.stepper.step(self.share(self.step))
+        torch.manual_seed(seed)  # what the model draws anew is the same in all processes
         with torch.no_grad():
             for follow in self.followers:
                 follow()
         self.step += 1
         if self.average is not None:
             self.average.update(self.step)
-        count = batch.count()
         self.tokens += count
         seconds = time.perf_counter() - start
         self.seconds += seconds
@@ -127,11 +141,11 @@ class Trainer:
     def share(self, step: int) -> float:
         return self.schedule.share(step, self.run.steps, self.validations)
 
-    def backward(self, batch: Batch, state: State | None) -> tuple[float, float]:
-        """Gradients of the mean over the whole batch, however many pieces it is cut into; nats, and their norm."""
+    def backward(self, batch: Batch, count: int, state: State | None) -> tuple[float, float]:
+        """Gradients of the mean over all `count` targets, however many pieces and processes; nats, and their norm."""
         self.model.train()
         self.stepper.zero_grad()
-        count, total, states = batch.count(), 0.0, []
+        total, states = torch.zeros((), dtype=torch.float64), []
         for rows in pieces(len(batch.inputs), self.run.accumulation):
             piece = batch.rows(rows)
             nats, after = self.model(piece, None if state is None else rows_of(state, rows))
@@ -140,12 +154,13 @@ class Trainer:
             loss.backward()
             total += loss.item() * count
             states.append(detach(after))
+        sum_gradients(self.model.parameters(), self.world)
         for penalty in self.penalties:
             penalty().backward()
         if self.run.carry:
             self.state = join_rows(states)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.run.clip or math.inf)
-        return total, norm.item()
+        norm = clip_gradients(self.model.parameters(), self.run.clip or math.inf, self.world)
+        return self.world.sum(total).item(), norm.item()
 
     def report(self) -> None:
         self.log.tick(self.step)
@@ -157,9 +172,10 @@ class Trainer:
                 self.log.write("gauges", self.step, **readings([gauge() for gauge in self.gauges]))
         if self.step % self.run.validate_every == 0 or self.step == self.run.steps:
             with self.averaged():
-                nats = self.validate()
+                found = self.validate()
+            nats = found["nats"]
             self.validations.append((self.step, nats))
-            self.log.write("valid", self.step, tokens=self.tokens, nats=nats, seconds=self.seconds)
+            self.log.write("valid", self.step, tokens=self.tokens, **found, seconds=self.seconds)
             if nats < self.best:
                 self.best = nats
                 self.save()
@@ -168,7 +184,8 @@ class Trainer:
     def save(self) -> None:
         if self.saved == self.step:
             return
-        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+        finite = all(local(parameter).isfinite().all() for parameter in self.model.parameters())
+        if self.world.any(not finite):
             raise Diverged(self.explain("the weights"))
         training = self.snapshot()
         self.log.flush()
@@ -191,12 +208,12 @@ class Trainer:
             "position": self.stream.position(),
             "optimiser": self.stepper.state_dict(),
             "newest": None if self.average is None else self.average.newest(),
-            "state": None if self.state is None else leaves(self.state),
+            "state": None if self.state is None else self.checkpoints.rows_of_all(leaves(self.state)),
         }
 
     def resume(self, checkpoint: Path) -> None:
         """Become what the run was when it wrote this checkpoint."""
-        saved = load_training(checkpoint)
+        saved = load_training(checkpoint, self.world)
         load_weights(self.model, checkpoint)
         if self.average is not None:
             self.average.resume(saved["newest"])
@@ -204,9 +221,10 @@ class Trainer:
         self.stream.seek(saved["position"])
         self.step, self.tokens, self.seconds, self.best = (saved[k] for k in ("step", "tokens", "seconds", "best"))
         self.since, self.validations = Interval(**saved["since"]), saved["validations"]
+        self.state = None
         if saved["state"] is not None:
             like = self.model.initial_state(1)  # pyright: ignore[reportCallIssue]
-            self.state = move(refill(like, saved["state"]), self.device)
+            self.state = move(refill(like, self.checkpoints.own_rows(saved["state"])), self.device)
         self.log.cut_back(self.step)
 
     def start_from(self, checkpoint: Path) -> None:
@@ -215,12 +233,13 @@ class Trainer:
         if self.average is not None:
             self.average.restart()
         if self.run.keep_optimiser:
-            self.stepper.load_state_dict(load_training(checkpoint)["optimiser"])
+            self.stepper.load_state_dict(load_training(checkpoint, self.world)["optimiser"])
 
     def forked_devices(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
 
     def explain(self, what: str) -> str:
+        self.checkpoints.finish()
         return (
             f"{what} after step {self.step} held something that is not a finite number; the last good checkpoint, "
             f"{self.checkpoints.find('latest').name}, is kept. A lower learning rate, a longer warm-up or a smaller "

@@ -19,8 +19,7 @@ from palimpsest.training.log import Log
 from palimpsest.training.optimisers import SGD, Adagrad, Adam, Optimiser
 from palimpsest.training.schedules import Schedule
 from palimpsest.training.trainer import Run, Trainer
-
-CPU = torch.device("cpu")
+from palimpsest.world import ALONE
 
 
 class Recorder(Trainer):
@@ -52,11 +51,13 @@ def trained(
 ) -> Recorder:
     stream = order.build(ids, batch, segment, seed)
 
-    def validate() -> float:
-        return 0.0 if validation is None else evaluate(model, validation[0], validation[1], None, 1).nats_per_token
+    def validate() -> dict[str, float]:
+        if validation is None:
+            return {"nats": 0.0}
+        return {"nats": evaluate(model, validation[0], validation[1], None, 1).nats_per_token}
 
     with Log(folder / "metrics.jsonl", run.steps, quiet()) as log:
-        trainer = Recorder(model, stream, validate, optimiser, schedule, run, folder, log, CPU)
+        trainer = Recorder(model, stream, validate, optimiser, schedule, run, folder, log, ALONE)
         trainer.fit()
     return trainer
 

@@ -7,7 +7,7 @@ import torch
 from toys import metrics, quiet, toy
 
 from palimpsest.cli.recipes import find_recipe, names
-from palimpsest.experiment import load, train
+from palimpsest.experiment import Translator, load, train
 from palimpsest.kernels import BACKENDS, Gates, memory_scan
 from palimpsest.spec import Spec
 
@@ -73,4 +73,5 @@ def test_every_recipe_trains_on_the_device_as_on_the_cpu(name, tmp_path):
         run = train(undropped(toy(find_recipe(name), steps=4, device=device)), tmp_path / device, quiet())
         losses[device] = [record["nats"] for record in metrics(run) if "nats" in record]
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=2e-3)
-    assert load(tmp_path / "cuda", device="cuda").generate("a", length=3)
+    trained = load(tmp_path / "cuda", device="cuda")
+    assert trained.translate(["a"]) if isinstance(trained, Translator) else trained.generate("a", length=3)

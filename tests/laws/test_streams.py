@@ -64,7 +64,7 @@ def counted(batch):
 @relaxed
 @given(tokens=st.integers(2, 300), batch=sizes, segment=sizes)
 def test_targets_are_the_tokens_that_follow(order, tokens, batch, segment):
-    for (inputs, targets, mask, _), _ in epoch_of(stream_of(order, tokens, batch, segment)):
+    for (inputs, targets, mask, *_), _ in epoch_of(stream_of(order, tokens, batch, segment)):
         assert inputs.shape == targets.shape == (batch, inputs.shape[1])
         assert inputs.dtype == targets.dtype == torch.int64
         counted = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
@@ -295,7 +295,7 @@ def packed(order, borders, batch, segment, seed=0):
 @given(borders=borders_of, batch=sizes, segment=sizes)
 def test_a_document_begins_where_it_says_and_no_target_belongs_to_another(order, borders, batch, segment):
     stream = packed(order, borders, batch, segment)
-    for (inputs, targets, mask, starts), _ in epoch_of(stream) if stream else []:
+    for (inputs, targets, mask, starts, _), _ in epoch_of(stream) if stream else []:
         assert torch.equal(starts, torch.isin(inputs, torch.from_numpy(borders[:-1])))
         ended = torch.isin(inputs + 1, torch.from_numpy(borders))
         counted = mask if getattr(order, "extra", 0) else ~ended

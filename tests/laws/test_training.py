@@ -29,6 +29,7 @@ from palimpsest.training.muon import orthogonalise
 from palimpsest.training.optimisers import SGD, Adagrad, AdamW, Optimiser
 from palimpsest.training.schedules import Constant, InverseSquareRoot, Plateau, Schedule
 from palimpsest.training.trainer import Run, Trainer
+from palimpsest.world import ALONE
 
 every_optimiser = pytest.mark.parametrize("optimiser", Optimiser.variants(), ids=lambda part: part.__name__)
 SCHEDULES = Schedule.variants()
@@ -282,8 +283,7 @@ class Told:
 def trainer_of(model, batch, folder, tracker=None, **run):
     log = Log(folder / "metrics.jsonl", 2, quiet(), tracker)
     run = Run(**{"steps": 2, "clip": None, "log_every": 1, **run})
-    device = torch.device("cpu")
-    return Trainer(model, Repeated(batch), lambda: 1.0, SGD(rate=0.001), Constant(), run, folder, log, device)
+    return Trainer(model, Repeated(batch), lambda: {"nats": 1.0}, SGD(rate=0.001), Constant(), run, folder, log, ALONE)
 
 
 def test_penalties_move_the_weights_and_not_the_nats_that_are_reported(tmp_path):
