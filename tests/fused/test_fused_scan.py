@@ -108,6 +108,7 @@ def test_lengths_and_sizes_need_not_be_round(length, features, width, chunk, cut
     all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep, erase", list(product(KEEPS, (False, True))), ids=str)
 def test_parts_of_a_sequence_may_be_read_at_the_same_time(keep, erase, cut):
     cut(chunk=16, parts=2)

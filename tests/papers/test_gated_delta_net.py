@@ -47,7 +47,7 @@ def test_our_sentence_is_the_papers_gated_delta_rule():
 
 def test_before_training_the_page_keeps_what_was_asked_for():
     rule = GatedDelta(beta=0.25, keep=0.9).build(width=8, heads=2, features=4)
-    log_keep, erase, write = rule(torch.zeros(1, 1, 8))
+    log_keep, erase, write, _ = rule(torch.zeros(1, 1, 8)).opened()
     close(log_keep.exp(), torch.full((1, 1, 2), 0.9))
     close(erase, torch.full((1, 1, 2), 0.25))
     close(write, erase)

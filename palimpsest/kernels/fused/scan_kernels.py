@@ -395,7 +395,10 @@ def carry_kernel(
                 first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
-            found = asked_of_page(page, q, since, KEEP, ROUGH)
+            if KEEP == "features":  # whose queries are rounded as well
+                found = asked_of_page(page, q, since, KEEP, FINE)
+            else:
+                found = asked_of_page(page, q, since, KEEP, ROUGH)
             if READY:
                 found += product(notes, load_tile(seen_in, index, True, CHUNK, FINE), FINE)
             else:
