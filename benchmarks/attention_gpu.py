@@ -12,7 +12,6 @@ between two passes the cache of the device is overwritten. Before anything is ti
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,8 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
-import triton
-from measuring import surroundings
+from measuring_gpu import peak_bytes, recorded, save
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
@@ -63,27 +61,7 @@ def time_eager(run: Pass, turns: int = 20) -> float:
 
 
 def time_graph(run: Pass, turns: int = 20) -> float:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return timed(graph.replay, turns)
-
-
-def peak_bytes(run: Pass) -> int:
-    """What a pass needs beside its inputs."""
-    run()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    return timed(recorded(run), turns)
 
 
 def disagreement(one: list[Tensor], other: list[Tensor]) -> float:
@@ -383,13 +361,8 @@ def main() -> None:
     found.ratios = ratios(found.measured)
     found.settings = {name: settings.numbers() for name, settings in fastest.items()}
     show(found)
-    about = surroundings()
-    about["versions"] = {**about["versions"], "triton": triton.__version__}  # pyright: ignore[reportGeneralTypeIssues]
-    about["hardware"] = {**about["hardware"], "gpu": torch.cuda.get_device_name()}  # pyright: ignore[reportGeneralTypeIssues]
-    chosen.output.parent.mkdir(parents=True, exist_ok=True)
     plan = {"rows": [asdict(row) for row in (xl, long, short)], "dtype": "bfloat16"}
-    chosen.output.write_text(json.dumps(about | {"plan": plan} | asdict(found), indent=2) + "\n")
-    print(f"\nwritten to {chosen.output}")
+    save(chosen.output, {"plan": plan} | asdict(found))
 
 
 if __name__ == "__main__":

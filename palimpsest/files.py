@@ -17,6 +17,17 @@ except ImportError:  # Windows has no such locks
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, one's share of it, the largest file allowed
 
 
+def cache() -> Path:
+    """Where everything is kept that can be had again: PALIMPSEST_CACHE, or the user's cache folder."""
+    if chosen := os.environ.get("PALIMPSEST_CACHE"):
+        return Path(chosen).expanduser()
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:
+        raise UserError("finding the cache folder needs platformdirs: pip install it or set PALIMPSEST_CACHE") from None
+    return user_cache_path("palimpsest")
+
+
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     """Under a name of its own first, flushed, then in place in one move."""
     partial = path.with_name(f".{path.name}.{uuid4().hex}")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from palimpsest.errors import UserError
-from palimpsest.kernels import pages, self_test, trust
+from palimpsest.kernels import self_test, trust
 from palimpsest.kernels.self_test import Case, Trial, fused_trials
 
 GPU = torch.device("cuda", 0)
@@ -209,7 +209,7 @@ def test_in_half_precision_a_fused_form_may_lose_twice_what_the_plain_one_loses(
     assert 1e-3 < trial.allowed < 1e-2
 
 
-@pytest.mark.skipif(not (pages.HAS_TRITON and pages.INTERPRETED), reason="needs Triton's interpreter")
+@pytest.mark.skipif(not (trust.HAS_TRITON and trust.INTERPRETED), reason="needs Triton's interpreter")
 @pytest.mark.parametrize("kernel", ["memory_scan", "relative_attention", "delta_rnn", "delta_lstm", "recurrent_delta"])
 def test_every_kernel_passes_its_trial(kernel, monkeypatch):
     for name, size in {"ROWS": 1, "HEADS": 1, "LENGTH": 5, "WIDE": 17, "VECTORS": 1}.items():

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from palimpsest.data.corpora import SPLIT_NAMES, Corpus, Text, TinyShakespeare
-from palimpsest.data.downloads import cache
 from palimpsest.data.standard import OneBillionWord, Standard
 from palimpsest.experiment import Data, Recipe, train
+from palimpsest.files import cache
 from palimpsest.legacy.vocabularies import TransformerXLWordList
 from palimpsest.spec import Spec
 from palimpsest.training.trainer import Trainer

@@ -201,7 +201,7 @@ def contained(name: str) -> int | None:
 
 
 def disk() -> Iterator[Finding]:
-    from ..data.downloads import cache
+    from ..files import cache
 
     try:
         elsewhere = "set PALIMPSEST_CACHE to a folder that can be written; until then every run reads its text again"

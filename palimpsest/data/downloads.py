@@ -4,7 +4,6 @@ import bz2
 import gzip
 import hashlib
 import lzma
-import os
 import shutil
 import tarfile
 import zipfile
@@ -29,20 +28,6 @@ DAMAGE = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, gzip
 
 class Unreachable(Exception):
     """An address that does not give its file, and why."""
-
-
-def cache() -> Path:
-    """Where everything is kept that can be had again: PALIMPSEST_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("PALIMPSEST_CACHE")
-    return Path(chosen).expanduser() if chosen else _user_cache()
-
-
-def _user_cache() -> Path:
-    try:
-        from platformdirs import user_cache_path
-    except ModuleNotFoundError:
-        raise UserError("finding the cache folder needs platformdirs: pip install it or set PALIMPSEST_CACHE") from None
-    return user_cache_path("palimpsest")
 
 
 def download(address: str, path: Path, progress: Callable[[int, int | None], object] = lambda done, all: None) -> None:

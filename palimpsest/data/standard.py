@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import IO, ClassVar, NamedTuple
 
 from ..errors import UserError, unknown
+from ..files import cache
 from .codec import passages, words_of
 from .corpora import SPLIT_NAMES, Corpus, join, split_of, text_files
-from .downloads import Unreachable, cache, checksum_of, contents, download, matches, new_folder
+from .downloads import Unreachable, checksum_of, contents, download, matches, new_folder
 
 Notice = Callable[[str], object]
 Contents = Iterable[tuple[str, IO[bytes]]]

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..files import write_atomically
+from ..files import cache, write_atomically
 from .codec import passages
 from .corpora import Corpus
-from .downloads import cache
 from .vocabulary import Codec, Vocabulary, codec_from_json
 
 FORMAT = "palimpsest tokens 2"

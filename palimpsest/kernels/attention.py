@@ -12,8 +12,8 @@ from torch import Tensor
 from ..axes import check_axes
 from ..relative import Relative
 from . import attention_blocked, attention_plain, attention_reference
-from .scan import HAS_TRITON, BackendRefused
-from .trust import trusted
+from .scan import BackendRefused
+from .trust import HAS_TRITON, trusted
 
 
 def fused(*arguments, **options) -> Tensor:

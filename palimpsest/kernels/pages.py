@@ -4,8 +4,6 @@ What each token adds to its page (its note) is found for all chunks in parallel;
 are then one rank-one step after another. Only who reads them has to go token by token.
 """
 
-import os
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -14,13 +12,11 @@ from torch import Tensor
 from .activations import ON_CHIP, Activation
 from .chunked import carry, fold, overlap
 from .scan import BackendRefused
-from .trust import trusted
+from .trust import HAS_TRITON, INTERPRETED, trusted
 
 CHUNK = 16  # tokens whose pages are there at once
 FORMS = ("plain", "fused")
 WIDEST = 64  # a page that a fused form can keep on chip
-HAS_TRITON = find_spec("triton") is not None
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then Triton runs on a CPU, for tests
 
 
 class Written(NamedTuple):

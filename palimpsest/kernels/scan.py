@@ -6,7 +6,6 @@ read   = queryᵀ memory
 """
 
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -16,9 +15,7 @@ from ..gates import Gates
 from ..look import Look
 from . import chunked, recurrent, reference
 from .precision import full_precision, memory_dtype
-from .trust import trusted
-
-HAS_TRITON = find_spec("triton") is not None
+from .trust import HAS_TRITON, trusted
 
 
 def fused(*arguments, **options) -> tuple[Tensor, Tensor]:

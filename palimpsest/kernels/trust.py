@@ -12,15 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import UserError
-from ..files import write_atomically
+from ..files import cache, write_atomically
 from ..version import __version__
 
+HAS_TRITON = find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then its kernels run on a CPU, for tests
 CHOICE = "PALIMPSEST_TRUST"
 CHOICES = {"all": True, "none": False}
 FUSED = Path(__file__).with_name("fused")
@@ -43,8 +46,10 @@ class Place:
     def file(self) -> Path | None:
         """Where its verdict is kept; None where there is no cache."""
         name = sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
-        kept = cache()
-        return None if kept is None else kept / "trust" / f"{self.kernel}-{name}.json"
+        try:
+            return cache() / "trust" / f"{self.kernel}-{name}.json"
+        except UserError:  # the core does without the library that finds it
+            return None
 
 
 def trusted(kernel: str, device: torch.device) -> bool:
@@ -135,17 +140,6 @@ def triton_version() -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ memory
-
-
-def cache() -> Path | None:
-    """The folder of everything that can be had again, if there is one."""
-    if folder := os.environ.get("PALIMPSEST_CACHE"):
-        return Path(folder).expanduser()
-    try:
-        from platformdirs import user_cache_path
-    except ModuleNotFoundError:
-        return None
-    return user_cache_path("palimpsest")
 
 
 def recall(place: Place) -> str | None:

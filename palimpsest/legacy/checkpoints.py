@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..data.codec import Codec
 from ..data.corpora import Corpus
-from ..data.downloads import Unreachable, cache, download
+from ..data.downloads import Unreachable, download
 from ..data.streams import Contiguous
 from ..data.vocabulary import Vocabulary
 from ..errors import UserError, unknown
@@ -17,6 +17,7 @@ from ..evaluation.perplexity import CachedMemory, CarriedState, Protocol, Segmen
 from ..experiment.recipe import Data, Recipe
 from ..experiment.run import make_folder, write_json
 from ..experiment.trained import read_codec
+from ..files import cache
 from ..serialise import to_json
 from ..training.checkpoint import Checkpoints
 from ..training.trainer import Run

@@ -11,8 +11,8 @@ from palimpsest.kernels import BackendRefused
 from palimpsest.kernels.activations import Bare, Sigmoid, Softmax, Tanh
 from palimpsest.kernels.delta_lstm import delta_lstm
 from palimpsest.kernels.delta_rnn import delta_rnn
-from palimpsest.kernels.pages import INTERPRETED
 from palimpsest.kernels.recurrent_delta import recurrent_delta
+from palimpsest.kernels.trust import INTERPRETED
 
 SMALL = (2, 8, 1, 2)  # tokens, width, rows, heads
 GUARDED = Softmax(epsilon=1e-2)

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton import knobs
 
 from ...relative import Relative
+from ..trust import INTERPRETED
 from . import attention_kernels as kernels
 from .features import holding
 from .launching import compiled_for, launch, layout_of
 
-INTERPRETED = knobs.runtime.interpret  # on a CPU, for tests
 LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 WIDEST = 256  # of a head's keys and values
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)

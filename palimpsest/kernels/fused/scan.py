@@ -9,15 +9,14 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton import knobs
 
 from ...look import Look
+from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from .features import holding
 from .launching import compiled_for, launch, layout_of
 
 MOST = 256  # features, values
-INTERPRETED = knobs.runtime.interpret  # on a CPU, for tests
 
 
 @dataclass(frozen=True)
@@ -135,19 +134,49 @@ class Ready(NamedTuple):
     remaining: Tensor | None = None  # c, until its end
 
 
-def prepare(p: Problem, tensors) -> Ready:
-    queries, keys, _, log_keep, erase, _, matrix = tensors
-    if erase is None and log_keep is None:
-        return Ready()
-    chunk = p.settings.chunk
-    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
-    seen = keys.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
-    solved = None if erase is None else torch.empty_like(seen)
-    between, fades = None, (None, None)
+class Results(NamedTuple):
+    """All that forward makes."""
+
+    reads: Tensor  # b t h v
+    last: Tensor  # b h k v
+    saved: Saved | None
+    ready: Ready
+    effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does to one it is given
+
+    def listed(self) -> list[Tensor]:
+        """As an operation hands them on: without what only backward needs, or with nothing in place of None."""
+        if self.saved is None:
+            return [self.reads, self.last]
+        rest = (*self.saved, *self.ready, self.effects)
+        return [self.reads, self.last, *(self.reads.new_empty(0) if x is None else x for x in rest)]
+
+
+def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> Results:
+    """Where everything goes, not filled yet."""
+    rows, length, heads, _, features, count = p.shape
+    chunk, parts = p.settings.chunk, p.settings.parts
+    reads = values.new_empty(rows, length, heads, count)
+    last = values.new_empty(rows, heads, features, count, dtype=torch.float32)
+    saved, solved, seen, between, kept, remaining = (None,) * 6
+    if saves:
+        pages = last.new_empty(p.lines, p.chunks, count, features, dtype=p.precision.saved)
+        tokens = (None, None) if erase is None else (torch.empty_like(reads, dtype=pages.dtype) for _ in range(2))
+        saved = Saved(*tokens, pages)
+    if erase is not None or p.keep != "all":
+        halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
+        seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
+        solved = None if erase is None else torch.empty_like(seen)
     if p.keep == "heads":
-        between = keys.new_empty(p.lines, p.chunks, chunk, chunk, dtype=torch.float32)
-        fades = (keys.new_empty(p.lines, p.chunks, chunk, dtype=torch.float32) for _ in range(2))
-    ready = Ready(solved, seen, between, *fades)
+        between = last.new_empty(p.lines, p.chunks, chunk, chunk)
+        kept, remaining = (last.new_empty(p.lines, p.chunks, chunk) for _ in range(2))
+    effects = last.new_empty(p.lines, parts, features, count + features) if parts > 1 else None
+    return Results(reads, last, saved, Ready(solved, seen, between, kept, remaining), effects)
+
+
+def prepare(p: Problem, tensors, ready: Ready) -> None:
+    queries, keys, _, log_keep, erase, _, matrix = tensors
+    if ready.seen is None:
+        return
     arguments = (
         queries, keys, log_keep, erase, matrix, *ready,
         *strides(queries, keys, log_keep, erase),
@@ -160,7 +189,6 @@ def prepare(p: Problem, tensors) -> Ready:
     grid = (p.lines * p.chunks, 1, 1)
     warps, stages = p.settings.prepare_warps, p.settings.stages
     launch(p.compiled, "prepare", kernels.prepare_kernel, grid, arguments, constants, warps, stages)
-    return ready
 
 
 def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | None = None) -> None:
@@ -243,23 +271,15 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_fres
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
 
-def forward(p: Problem, tensors, memory: Tensor | None, saves: bool):
-    values, erase = tensors[2], tensors[4]
-    rows, length, heads, _, features, count = p.shape
-    ready = prepare(p, tensors)
-    reads = values.new_empty(rows, length, heads, count)
-    last = values.new_empty(p.lines, features, count, dtype=torch.float32)
-    saved, effects, start = None, None, memory
-    if saves:
-        pages = last.new_empty(p.lines, p.chunks, count, features, dtype=p.precision.saved)
-        tokens = (None, None) if erase is None else (torch.empty_like(reads, dtype=pages.dtype) for _ in range(2))
-        saved = Saved(*tokens, pages)
-    if p.settings.parts > 1:
-        effects = last.new_empty(p.lines, p.settings.parts, features, count + features)
-        carry(p, tensors, ready, None, None, effects)
-        start = started(effects, memory, count)
-    carry(p, tensors, ready, start, reads, last, saved)
-    return reads, last, saved, ready, effects
+def forward(p: Problem, tensors, memory: Tensor | None, saves: bool) -> Results:
+    made = room_for(p, tensors[2], tensors[4], saves)
+    prepare(p, tensors, made.ready)
+    start = memory
+    if made.effects is not None:
+        carry(p, tensors, made.ready, None, None, made.effects)
+        start = started(made.effects, memory, p.shape.values)
+    carry(p, tensors, made.ready, start, made.reads, made.last, made.saved)
+    return made
 
 
 def started(effects: Tensor, memory: Tensor | None, values: int) -> Tensor:
@@ -302,7 +322,7 @@ LIBRARY.define(
 )
 
 
-def problem(compiled, queries, values, log_keep, matrix, map, scale, nu, floor, epsilon, factor, limit, shared):
+def problem(layout, queries, values, log_keep, matrix, map, scale, nu, floor, epsilon, factor, limit, shared):
     rows, length, heads, width = queries.shape
     shape = Shape(rows, length, heads, width, Look(matrix=matrix, map=map, nu=nu).features(width), values.shape[-1])
     keep = "all" if log_keep is None else "heads" if log_keep.ndim == 3 else "features"
@@ -316,6 +336,7 @@ def problem(compiled, queries, values, log_keep, matrix, map, scale, nu, floor, 
         queries.dtype,
         processors_of(queries.device),
     )
+    compiled = compiled_for((layout, look, limit, shared, settings))
     return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], compiled)
 
 
@@ -325,24 +346,20 @@ def processors_of(device: torch.device) -> int:
 
 
 def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
-    """Reads, the last page and, if asked to, all that backward needs: Saved, Ready, and the effects of the parts."""
+    """Reads, the last page and, if asked to, all that backward needs."""
     *look, saves = about
-    compiled = compiled_for((layout_of((queries, keys, values, log_keep, erase, write, memory, matrix)), *about))
-    p = problem(compiled, queries, values, log_keep, matrix, *look)
+    layout = layout_of((queries, keys, values, log_keep, erase, write, memory, matrix))
+    p = problem(layout, queries, values, log_keep, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
     with torch.cuda.device_of(queries):
-        reads, last, saved, ready, effects = forward(p, tensors, memory, saves)
-    last = last.view(p.shape.rows, p.shape.heads, *last.shape[1:])
-    if not saves:
-        return [reads, last]
-    return [reads, last, *(queries.new_empty(0) if x is None else x for x in (*(saved or Saved()), *ready, effects))]
+        return forward(p, tensors, memory, saves).listed()
 
 
 def scan_back_op(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, *look) -> list[Tensor]:
     """Gradients of what there is, in order; that of the memory comes last."""
     of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
     given = (queries, keys, values, log_keep, erase, write, matrix, of_reads, of_last)
-    p = problem(compiled_for((layout_of(given), *look)), queries, values, log_keep, matrix, *look)
+    p = problem(layout_of(given), queries, values, log_keep, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
     *rest, effects = (x if x.numel() else None for x in made)
     of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
@@ -359,34 +376,12 @@ for device in ("CUDA", "CPU"):
 @torch.library.register_fake("palimpsest::memory_scan", lib=LIBRARY)
 def _(queries, keys, values, log_keep, erase, write, memory, matrix, *about):
     *look, saves = about
-    p = problem({}, queries, values, log_keep, matrix, *look)
-    rows, length, heads, _, features, count = p.shape
-    exact = {"dtype": torch.float32}
-    reads = values.new_empty(rows, length, heads, count)
-    last = values.new_empty(rows, heads, features, count, **exact)
-    if not saves:
-        return [reads, last]
-    absent, chunk = queries.new_empty(0), p.settings.chunk
-    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
-    pages = values.new_empty(p.lines, p.chunks, count, features, dtype=p.precision.saved)
-    tokens = [absent] * 2 if erase is None else [torch.empty_like(reads, dtype=p.precision.saved) for _ in range(2)]
-    ready = [absent] * 5
-    if erase is not None or log_keep is not None:
-        ready[1] = values.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
-    if erase is not None:
-        ready[0] = torch.empty_like(ready[1])
-    if p.keep == "heads":
-        ready[2] = values.new_empty(p.lines, p.chunks, chunk, chunk, **exact)
-        ready[3:] = [values.new_empty(p.lines, p.chunks, chunk, **exact) for _ in range(2)]
-    effects = absent
-    if p.settings.parts > 1:
-        effects = values.new_empty(p.lines, p.settings.parts, features, count + features, **exact)
-    return [reads, last, *tokens, pages, *ready, effects]
+    return room_for(problem(None, queries, values, log_keep, matrix, *look), values, erase, saves).listed()
 
 
 @torch.library.register_fake("palimpsest::memory_scan_back", lib=LIBRARY)
 def _(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, *look):
-    p = problem({}, queries, values, log_keep, matrix, *look)
+    p = problem(None, queries, values, log_keep, matrix, *look)
     rows, _, heads, _, features, count = p.shape
     given = (queries, keys, values, log_keep, erase, write)
     of_memory = values.new_empty(rows, heads, features, count, dtype=torch.float32)
@@ -445,8 +440,6 @@ def refusal(queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None
     if len(kinds) > 1 or queries.dtype not in PRECISIONS or (memory is not None and memory.dtype == torch.float64):
         found = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         return f"the fused backend knows queries, keys and values all of float32, bfloat16 or float16; found {found}"
-    if look is not None and not look.on_chip:
-        return f"the fused backend does not know {look.map} with {look.scale}"
     features = (look or Look()).features(queries.shape[-1])
     if max(features, values.shape[-1]) > MOST:
         return f"the fused backend holds at most {MOST} features and values; found {features} and {values.shape[-1]}"
