@@ -30,6 +30,7 @@ from palimpsest.experiment import Recipe, train, translation
 from palimpsest.experiment.run import train_or_resume
 from palimpsest.shards import is_share, tensors_of
 from palimpsest.training import checkpoint
+from palimpsest.training.step import Outcome, Step
 from palimpsest.training.trainer import Trainer
 from palimpsest.world import World
 
@@ -161,15 +162,15 @@ def visible_while_the_first_is_written(recipe: Recipe, folder: Path, step: int) 
 
 def draws(recipe: Recipe, folder: Path) -> list[float]:
     """What chance gives the forward pass of each step."""
-    backward, drawn = Trainer.backward, []
+    differentiate, drawn = Step.differentiate, []
 
-    def watched(trainer: Trainer, *given: Any) -> tuple[float, float]:
+    def watched(step: Step, *given: Any) -> Outcome:
         drawn.append(torch.rand(()).item())
-        return backward(trainer, *given)
+        return differentiate(step, *given)
 
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch)
-        patch.setattr(Trainer, "backward", watched)
+        patch.setattr(Step, "differentiate", watched)
         train(recipe, folder, quiet())
     return drawn
 

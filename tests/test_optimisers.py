@@ -66,7 +66,7 @@ def test_what_is_remembered_comes_back_and_settings_stay():
     first, second = nn.Linear(3, 2), nn.Linear(3, 2)
     old, new = Adagrad(rate=0.1, clip=1.0).build(first), Adagrad(rate=0.01, clip=0.5, epsilon=1e-8).build(second)
     give_gradients(first.parameters(), 0)
-    old.step(1.0)
+    old.step()
     new.load_state_dict(old.state_dict())
     assert sums_of(new) == sums_of(old)
     for group in new.groups():

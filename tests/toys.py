@@ -30,7 +30,7 @@ CORPUS = {  # a folder that every corpus can read, each its own files
     **{f"{split}.{language}": line * 30 for split in SPLIT_NAMES for language, line in PAIR.items()},
     OneBillionWord.vocabulary_file: "".join(f"{word} 1\n" for word in ["<S>", "<UNK>", *sorted({*TEXT.split()})]),
 }
-TIMES = ("seconds", "tokens_per_second")
+TIMES = ("seconds", "tokens_per_second", "memory")
 LARGEST = {
     "width": 24, "layers": 2, "heads": 4, "head_width": 6, "inner": 32, "count": 8, "divisor": 2,
     "encoder_layers": 2, "tokens": 256, "pairs": 60, "beam": 2, "batch": 2, "rows": 2,

@@ -189,6 +189,8 @@ class AdaptiveSpans(SpanModule):
         return min(self.spec.limit, max(self.windows) + BUCKET) - 1
 
     def refresh(self) -> None:
+        if torch.compiler.is_compiling():  # then `shape` was asked for just before
+            return
         now = self.ratio.data_ptr(), self.ratio._version
         if self.made_of != now:
             self.windows = [min(self.spec.limit, BUCKET * ceil(span / BUCKET)) for span in self.spans()]
@@ -209,6 +211,10 @@ class AdaptiveSpans(SpanModule):
         with torch.no_grad():
             self.ratio.clamp_(0, 1)
         self.refresh()
+
+    def shape(self) -> tuple[int, ...]:
+        self.refresh()
+        return tuple(self.windows)
 
     def gauges(self) -> dict[str, list[float]]:
         return {"span": [float(span) for span in self.spans()]}

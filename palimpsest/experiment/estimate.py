@@ -11,7 +11,7 @@ from ..models.embeddings import AdaptiveEmbedding, TokenEmbedding
 from ..models.heads import AdaptiveSoftmax, SoftmaxHead
 from ..models.language_model import LanguageModel
 from ..models.translation_model import TranslationModel
-from ..training.trainer import pieces
+from ..training.step import pieces
 from .recipe import Recipe
 from .trained import read_tokens
 

@@ -127,6 +127,7 @@ class Workshop:
         check_splits(recipe, tokens)
         recipe.data.check_shares(world.size)
         model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
+        recipe.run.refuse(model, world)
         stream = recipe.data.stream(tokens.splits["train"], recipe.run.seed)
         return cls(recipe, tokens, world, model.to(world.device), stream)
 

@@ -130,4 +130,8 @@ def describe(numbers: Mapping[str, float], unit: str) -> str:
         text += f"  BLEU {numbers['bleu']:.2f}"
     if "tokens_per_second" in numbers:
         text += f"  {numbers['tokens_per_second']:,.0f} tokens/s"
+    if "mfu" in numbers:
+        text += f"  {numbers['mfu']:.0%} of the device"
+    if "memory" in numbers:
+        text += f"  {numbers['memory']:.1f} GiB"
     return text

@@ -5,8 +5,9 @@ wait for the launches. Here matrices of one shape are taken together, in float32
 are shared out among processes all gather the momentum, and each steps with its share.
 """
 
+# pyright: reportPrivateImportUsage=false
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,22 +33,26 @@ class OrthogonalMomentum(torch.optim.Optimizer):
             for matrices in alike.values():
                 self.step_together(matrices, **{name: group[name] for name in ("lr", "momentum", "weight_decay")})
 
-    def step_together(self, matrices: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
-        looked_ahead = torch.stack([gathered(self.look_ahead(matrix, momentum)) for matrix in matrices])
+    def step_together(self, matrices: list[Tensor], lr: float | Tensor, momentum: float, weight_decay: float) -> None:
+        looked_ahead = torch.stack([gathered(gradient) for gradient in self.look_ahead(matrices, momentum)])
         rows, columns = matrices[0].shape
-        size = max(1, rows / columns) ** 0.5
-        for matrix, update in zip(matrices, orthogonalise(looked_ahead), strict=True):
-            matrix.mul_(1 - lr * weight_decay).add_(shared_like(update, matrix), alpha=-lr * size)
+        rate = lr * max(1, rows / columns) ** 0.5
+        updates = list(map(shared_like, orthogonalise(looked_ahead), matrices))
+        if isinstance(rate, Tensor):  # on the device, where nothing reads it as a number
+            torch._foreach_mul_(updates, rate)
+            rate = 1.0
+        torch._foreach_mul_(matrices, 1 - lr * weight_decay)
+        torch._foreach_add_(matrices, updates, alpha=-rate)
 
-    def look_ahead(self, matrix: Tensor, momentum: float) -> Tensor:
-        """Nesterov's momentum: the gradient, and where the velocity would take it."""
-        state = self.state[matrix]
-        if not state:
-            state["velocity"] = torch.zeros_like(matrix)
-        gradient, velocity = matrix.grad, state["velocity"]
-        assert gradient is not None
-        velocity.lerp_(gradient, 1 - momentum)
-        return gradient.lerp(velocity, momentum)
+    def look_ahead(self, matrices: list[Tensor], momentum: float) -> Sequence[Tensor]:
+        """Nesterov's momentum: the gradients, and where the velocities would take them."""
+        for matrix in matrices:
+            if not self.state[matrix]:
+                self.state[matrix]["velocity"] = torch.zeros_like(matrix)
+        velocities = [self.state[matrix]["velocity"] for matrix in matrices]
+        gradients: list[Tensor] = [matrix.grad for matrix in matrices]  # pyright: ignore[reportAssignmentType]
+        torch._foreach_lerp_(velocities, gradients, 1 - momentum)
+        return torch._foreach_lerp(gradients, velocities, momentum)
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:

@@ -37,9 +37,21 @@ class Stepper:
     def groups(self) -> Iterable[dict[str, Any]]:
         return (group for optimiser in self.optimisers for group in optimiser.param_groups)
 
-    def step(self, share: float) -> None:
+    def set_share(self, share: float) -> None:
+        """Of the rates, from the next step on."""
         for group in self.groups():
-            group["lr"] = group["whole_rate"] * share
+            rate = group["whole_rate"] * share
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def hold_rates(self, device: torch.device) -> None:
+        """On the device, where a recorded step finds the one that holds now."""
+        for group in self.groups():
+            group["lr"] = torch.tensor(group["lr"], device=device)
+
+    def step(self) -> None:
         for optimiser in self.optimisers:
             optimiser.step()
 
@@ -76,7 +88,7 @@ class Adam(Optimiser):
     weight_decay: float = 0.0
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(groups, self.rate, (self.beta1, self.beta2), self.epsilon)
+        return torch.optim.Adam(groups, self.rate, (self.beta1, self.beta2), self.epsilon, fused=on_gpu(groups))
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class AdamW(Optimiser):
     weight_decay: float = 0.1
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(groups, self.rate, (self.beta1, self.beta2), self.epsilon)
+        return torch.optim.AdamW(groups, self.rate, (self.beta1, self.beta2), self.epsilon, fused=on_gpu(groups))
 
 
 @dataclass(frozen=True)
@@ -102,7 +114,7 @@ class SGD(Optimiser):
     weight_decay: float = 0.0
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(groups, self.rate, self.momentum)
+        return torch.optim.SGD(groups, self.rate, self.momentum, fused=on_gpu(groups))
 
 
 @dataclass(frozen=True)
@@ -139,8 +151,13 @@ class Muon(Optimiser):
         groups, betas = [{"params": kind} for kind in by_kind(others)], (self.beta1, self.beta2)
         return Stepper(
             OrthogonalMomentum(matrices, self.rate, self.momentum, self.weight_decay),
-            torch.optim.AdamW(groups, self.adam_rate, betas, self.epsilon, weight_decay=0.0),
+            torch.optim.AdamW(groups, self.adam_rate, betas, self.epsilon, weight_decay=0.0, fused=on_gpu(groups)),
         )
+
+
+def on_gpu(groups: list[dict[str, Any]]) -> bool:
+    """Where one launch for all parameters is many times faster than one for each."""
+    return all(parameter.is_cuda for group in groups for parameter in group["params"])
 
 
 def placed(memory: Any, parameter: Tensor) -> Any:

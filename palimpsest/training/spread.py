@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
+from ..errors import UserError
 from ..shards import share_out
 from ..spec import Spec
 from ..world import World
@@ -21,6 +22,9 @@ class Spread(Spec):
 
     def checkpoints(self, folder: Path, keep: int, world: World) -> Checkpoints:
         return Checkpoints(folder, keep, world)
+
+    def refuse_compilation(self) -> None:
+        """Say why torch cannot compile a model that is spread like this, if so."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class Sharded(Spread):
 
     def checkpoints(self, folder: Path, keep: int, world: World) -> Checkpoints:
         return SharedCheckpoints(folder, keep, world)
+
+    def refuse_compilation(self) -> None:
+        raise UserError(
+            "weights gathered in the middle of a pass break its graph: use Replicated, or leave --compile out"
+        )
 
 
 def kept_whole(model: nn.Module) -> set[nn.Parameter]:

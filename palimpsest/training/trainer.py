@@ -1,10 +1,6 @@
 """The training loop: batches in, checkpoints and numbers out. It knows no layer by name.
 
-A module of the model may have any of three methods, and is then called:
-
-    penalty() -> Tensor                    what is added to the loss of a batch, and not to the nats that are reported
-    after_step() -> None                   after each step of the optimiser
-    gauges() -> dict[str, list[float]]     what is to be seen of it in the log
+A GPU is told what to do and not waited for: what its steps found is read when a line of the log is due.
 """
 
 import math
@@ -12,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,17 +16,22 @@ from torch import nn
 
 from ..batch import Batch
 from ..errors import Diverged, UserError
-from ..shards import clip_gradients, local, sum_gradients
+from ..shards import local
 from ..spec import Spec
-from ..state import State, detach, join_rows, leaves, move, refill, rows_of
+from ..state import State, leaves, move, refill
 from ..world import World
 from .averages import Average
 from .checkpoint import load_training, load_weights
+from .compilation import Compilation
+from .hooks import hooks
 from .interrupts import Interrupts
 from .log import Log
 from .optimisers import Optimiser
+from .precision import Precision, Single
 from .schedules import Schedule
+from .speed import Gauge
 from .spread import Replicated, Spread
+from .step import Outcome, Replay, ScaledStep, Step, refuse_passes, refuse_replay
 from .trackers import Tracking
 
 APART = 2_654_435_761  # seeds of processes; in their lower 32 bits, for those are all that a CPU's generator looks at
@@ -48,6 +48,9 @@ class Run(Spec):
     accumulation: int = 1  # pieces a process cuts its rows of a batch into; changes memory and time, not results
     clip: float | None = 1.0  # largest norm of the gradient
     average: Average | None = None  # of the weights: what is validated and saved, while the newest are trained
+    precision: Precision = Single()
+    compile: Compilation | None = None  # by torch, before the first step
+    replay: bool = False  # record a step as a CUDA graph, and replay it
     log_every: int = 25
     validate_every: int = 250
     save_every: int = 250
@@ -62,6 +65,15 @@ class Run(Spec):
     def __post_init__(self):
         if min(self.steps, self.accumulation, self.log_every, self.validate_every, self.save_every, self.keep) < 1:
             raise UserError("steps, accumulation, log_every, validate_every, save_every and keep are at least 1")
+
+    def refuse(self, model: nn.Module, world: World) -> None:
+        """Say, before anything is written, what of this run cannot be."""
+        if self.compile is not None or self.replay:
+            refuse_passes(model)
+        if self.compile is not None:
+            self.spread.refuse_compilation()
+        if self.replay:
+            refuse_replay(world, self.precision)
 
 
 class Stream(Protocol):
@@ -90,13 +102,26 @@ class Trainer:
         self.run, self.log, self.world, self.device = run, log, world, world.device
         self.stepper, self.schedule = optimiser.build(model), schedule
         self.average = None if run.average is None else run.average.build(model)
-        self.penalties, self.followers, self.gauges = (hooks(model, h) for h in ("penalty", "after_step", "gauges"))
+        self.scaling = run.precision.scaling()
+        self.take_step = self.build_step()
+        self.followers, self.gauges = (hooks(model, hook) for hook in ("after_step", "gauges"))
         self.checkpoints = run.spread.checkpoints(folder / "checkpoints", run.keep, world)
         self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
         self.validations: list[tuple[int, float]] = []  # steps made, and nats
         self.saved = -1  # the last step of which a checkpoint was written
         self.state: State | None = None
-        self.since = Interval()
+        self.since, self.speed = Interval(), Gauge(model, world.device)
+        self.unread: list[Outcome] = []  # of the newest steps
+
+    def build_step(self) -> Step | Replay:
+        run, model = self.run, self.model
+        passing = model if run.compile is None else run.compile.build(model)
+        parts = model, passing, self.stepper, self.world, run.precision, run.accumulation, run.clip, run.carry
+        step = Step(*parts) if self.scaling is None else ScaledStep(*parts, scaling=self.scaling)
+        if not run.replay:
+            return step
+        self.stepper.hold_rates(self.device)
+        return Replay(step)
 
     def fit(self) -> bool:
         """Train to the last step; False when a signal asked to stop before it."""
@@ -120,12 +145,12 @@ class Trainer:
         seed = self.run.seed * 1_000_003 + self.step
         torch.manual_seed(seed + self.world.rank * APART)  # what is dropped is another thing in each row
         batch, continues = self.stream.next()
-        state = self.state if self.run.carry and continues else None
+        state = self.state if continues else None
         count, mine = batch.count(), self.world.rows(len(batch.inputs))
-        nats, norm = self.backward(batch.rows(mine).to(self.device), count, state)
-        if not (math.isfinite(nats) and math.isfinite(norm)):
-            raise Diverged(self.explain("the gradient" if math.isfinite(nats) else "the loss"))
-        self.stepper.step(self.share(self.step))
+        self.model.train()
+        self.stepper.set_share(self.share(self.step))
+        outcome = self.take_step(batch.rows(mine).to(self.device), count, state)
+        self.state = outcome.state
         torch.manual_seed(seed)  # what the model draws anew is the same in all processes
         with torch.no_grad():
             for follow in self.followers:
@@ -134,39 +159,41 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.step)
         self.tokens += count
+        self.unread.append(outcome._replace(state=None))
+        if self.device.type == "cpu" or self.is_due():
+            self.read_outcomes()
         seconds = time.perf_counter() - start
         self.seconds += seconds
-        self.since.add(nats, norm, count, seconds)
+        self.since.add(count, seconds)
+
+    def is_due(self) -> bool:
+        """Whether this is a step after which anything is written down."""
+        run = self.run
+        return self.step == run.steps or any(
+            self.step % every == 0 for every in (run.log_every, run.validate_every, run.save_every)
+        )
+
+    def read_outcomes(self) -> None:
+        """Wait for the device, and take down what its steps found."""
+        if not self.unread:
+            return
+        found = torch.stack([torch.stack([outcome.nats, outcome.norm.double()]) for outcome in self.unread])
+        first = self.step - len(self.unread)
+        self.unread = []
+        for step, (nats, norm) in enumerate(found.tolist(), start=first):
+            if not (math.isfinite(nats) and math.isfinite(norm)):
+                raise Diverged(self.explain("the gradient" if math.isfinite(nats) else "the loss", step))
+            self.since.find(nats, norm)
 
     def share(self, step: int) -> float:
         return self.schedule.share(step, self.run.steps, self.validations)
-
-    def backward(self, batch: Batch, count: int, state: State | None) -> tuple[float, float]:
-        """Gradients of the mean over all `count` targets, however many pieces and processes; nats, and their norm."""
-        self.model.train()
-        self.stepper.zero_grad()
-        total, states = torch.zeros((), dtype=torch.float64), []
-        for rows in pieces(len(batch.inputs), self.run.accumulation):
-            piece = batch.rows(rows)
-            nats, after = self.model(piece, None if state is None else rows_of(state, rows))
-            nats = nats if piece.mask is None else nats.where(piece.mask, 0.0)
-            loss = nats.sum() / count
-            loss.backward()
-            total += loss.item() * count
-            states.append(detach(after))
-        sum_gradients(self.model.parameters(), self.world)
-        for penalty in self.penalties:
-            penalty().backward()
-        if self.run.carry:
-            self.state = join_rows(states)
-        norm = clip_gradients(self.model.parameters(), self.run.clip or math.inf, self.world)
-        return self.world.sum(total).item(), norm.item()
 
     def report(self) -> None:
         self.log.tick(self.step)
         if self.step % self.run.log_every == 0 or self.step == self.run.steps:
             rate, seconds = self.share(self.step - 1), self.seconds
-            self.log.write("train", self.step, tokens=self.tokens, **self.since.means(), rate=rate, seconds=seconds)
+            numbers = self.since.means() | self.speed.read(self.since.tokens / self.since.seconds)
+            self.log.write("train", self.step, tokens=self.tokens, **numbers, rate=rate, seconds=seconds)
             self.since = Interval()
             if self.gauges:
                 self.log.write("gauges", self.step, **readings([gauge() for gauge in self.gauges]))
@@ -184,9 +211,10 @@ class Trainer:
     def save(self) -> None:
         if self.saved == self.step:
             return
+        self.read_outcomes()
         finite = all(local(parameter).isfinite().all() for parameter in self.model.parameters())
         if self.world.any(not finite):
-            raise Diverged(self.explain("the weights"))
+            raise Diverged(self.explain("the weights", self.step))
         training = self.snapshot()
         self.log.flush()
         with self.averaged():
@@ -207,6 +235,7 @@ class Trainer:
             "validations": self.validations,
             "position": self.stream.position(),
             "optimiser": self.stepper.state_dict(),
+            "scaling": None if self.scaling is None else self.scaling.state_dict(),
             "newest": None if self.average is None else self.average.newest(),
             "state": None if self.state is None else self.checkpoints.rows_of_all(leaves(self.state)),
         }
@@ -218,6 +247,8 @@ class Trainer:
         if self.average is not None:
             self.average.resume(saved["newest"])
         self.stepper.load_state_dict(saved["optimiser"])
+        if self.scaling is not None and saved["scaling"] is not None:
+            self.scaling.load_state_dict(saved["scaling"])
         self.stream.seek(saved["position"])
         self.step, self.tokens, self.seconds, self.best = (saved[k] for k in ("step", "tokens", "seconds", "best"))
         self.since, self.validations = Interval(**saved["since"]), saved["validations"]
@@ -238,10 +269,10 @@ class Trainer:
     def forked_devices(self) -> list[torch.device]:
         return [self.device] if self.device.type == "cuda" else []
 
-    def explain(self, what: str) -> str:
+    def explain(self, what: str, step: int) -> str:
         self.checkpoints.finish()
         return (
-            f"{what} after step {self.step} held something that is not a finite number; the last good checkpoint, "
+            f"{what} after step {step} held something that is not a finite number; the last good checkpoint, "
             f"{self.checkpoints.find('latest').name}, is kept. A lower learning rate, a longer warm-up or a smaller "
             "clip may help"
         )
@@ -257,9 +288,11 @@ class Interval:
     steps: int = 0
     seconds: float = 0.0
 
-    def add(self, nats: float, norm: float, tokens: int, seconds: float) -> None:
-        self.nats, self.tokens, self.norms = self.nats + nats, self.tokens + tokens, self.norms + norm
-        self.steps, self.seconds = self.steps + 1, self.seconds + seconds
+    def add(self, tokens: int, seconds: float) -> None:
+        self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+
+    def find(self, nats: float, norm: float) -> None:
+        self.nats, self.norms, self.steps = self.nats + nats, self.norms + norm, self.steps + 1
 
     def means(self) -> dict[str, float]:
         return {
@@ -267,12 +300,6 @@ class Interval:
             "gradient_norm": self.norms / self.steps,
             "tokens_per_second": self.tokens / self.seconds,
         }
-
-
-def hooks(model: nn.Module, name: str) -> list[Callable[[], Any]]:
-    """The methods of this name among the model's modules; one that has several parents counts once."""
-    found = (getattr(module, name, None) for module in model.modules())
-    return [method for method in found if callable(method)]
 
 
 def readings(gauges: list[dict[str, list[float]]]) -> dict[str, Any]:
@@ -283,9 +310,3 @@ def readings(gauges: list[dict[str, list[float]]]) -> dict[str, Any]:
         values = [value for one in lists for value in one]
         numbers |= {name: lists, f"{name}_mean": sum(values) / len(values), f"{name}_max": max(values)}
     return numbers
-
-
-def pieces(rows: int, count: int) -> list[slice]:
-    """`rows` cut into at most `count` slices of nearly one size."""
-    cuts = [rows * i // count for i in range(count + 1)]
-    return [slice(start, end) for start, end in pairwise(cuts) if start < end]

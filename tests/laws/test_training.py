@@ -28,6 +28,7 @@ from palimpsest.training.log import Log
 from palimpsest.training.muon import orthogonalise
 from palimpsest.training.optimisers import SGD, Adagrad, AdamW, Optimiser
 from palimpsest.training.schedules import Constant, InverseSquareRoot, Plateau, Schedule
+from palimpsest.training.step import Outcome
 from palimpsest.training.trainer import Run, Trainer
 from palimpsest.world import ALONE
 
@@ -353,12 +354,11 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_and_keeps_the_last_
     recipe, tmp_path, monkeypatch, poison
 ):
     advance = Trainer.advance
+    numbers = (torch.nan, 1.0) if poison == "loss" else (1.0, torch.inf)
 
     def poisoned(self):
         if self.step == 4:
-            monkeypatch.setattr(
-                Trainer, "backward", lambda *_: (torch.nan, 1.0) if poison == "loss" else (1.0, torch.inf)
-            )
+            self.take_step = lambda *_: Outcome(*torch.tensor(numbers, dtype=torch.float64), None)
         advance(self)
 
     monkeypatch.setattr(Trainer, "advance", poisoned)
@@ -443,7 +443,8 @@ def test_every_optimiser_goes_downhill_and_a_share_of_zero_stands_still(optimise
     for share in (0.0, 1.0):
         stepper.zero_grad()
         bowl().backward()
-        stepper.step(share)
+        stepper.set_share(share)
+        stepper.step()
         after = bowl().item()
         assert after == before if share == 0 else after < before
 

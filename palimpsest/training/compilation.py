@@ -1,0 +1,68 @@
+"""What torch.compile makes of a model in training. Its graphs have no breaks: what would break one is refused."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch._dynamo
+from torch import nn
+
+from ..batch import Batch
+from ..spec import Spec
+from ..state import State
+from .hooks import hooks
+
+VERSIONS = 64  # of one function, for other shapes and other kinds of layers
+
+Pass = Callable[..., tuple[torch.Tensor, State]]  # of a batch and the state before it
+
+
+class Compilation(Spec):
+    def build(self, model: nn.Module) -> Pass:
+        """The same pass through the model, compiled at its first use."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Whole(Compilation):
+    """The model as one graph: the fastest, and the longest to wait for."""
+
+    def build(self, model: nn.Module) -> Pass:
+        return knowing_shapes(model, compiled(model.forward))
+
+
+@dataclass(frozen=True)
+class Blocks(Compilation):
+    """A graph for each kind of block, used by all layers: nearly as fast, and soon ready."""
+
+    def build(self, model: nn.Module) -> Pass:
+        modules: list[nn.Module] = [*model.stack(), model.head]  # pyright: ignore
+        parts = [(module, compiled(module.forward)) for module in modules]
+
+        def run(batch: Batch, state: State) -> tuple[torch.Tensor, State]:
+            for part, faster in parts:
+                part.forward = faster
+            try:
+                return model(batch, state)
+            finally:  # whoever evaluates in between has other shapes
+                for part, _ in parts:
+                    del part.forward
+
+        return knowing_shapes(model, run)
+
+
+def compiled(function: Callable) -> Callable:
+    torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def knowing_shapes(model: nn.Module, run: Pass) -> Pass:
+    """With what is read off the device, and decides shapes, read before the graph begins."""
+    shapes = hooks(model, "shape")
+
+    def informed(batch: Batch, state: State) -> tuple[torch.Tensor, State]:
+        for shape in shapes:
+            shape()
+        return run(batch, state)
+
+    return informed

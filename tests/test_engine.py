@@ -1,0 +1,216 @@
+"""The engine: numbers of half precision, compilers and recorded steps change the time, not what is learned."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from closeness import close
+from toys import TEXT, metrics, quiet, toy, train_until_the_power_goes
+
+from palimpsest.attention.positions import SharedRelative, SinusoidalRelative
+from palimpsest.attention.spans import Adaptive, SegmentCache
+from palimpsest.batch import Batch
+from palimpsest.data.corpora import Text
+from palimpsest.data.streams import Contiguous
+from palimpsest.errors import Diverged, UserError
+from palimpsest.experiment import Recipe, load, resume, train
+from palimpsest.legacy.transformer_xl import DroppedSinusoidalRelative
+from palimpsest.mixers import FastWeight, Mixer, SoftmaxAttention
+from palimpsest.models.block import PreNorm
+from palimpsest.models.language_model import LanguageModel
+from palimpsest.state import detach, leaves
+from palimpsest.training import compilation
+from palimpsest.training.compilation import Compilation
+from palimpsest.training.optimisers import SGD
+from palimpsest.training.precision import BFloat16, Float16, Precision, Single, TensorFloat32
+from palimpsest.training.spread import Sharded
+from palimpsest.training.step import ScaledStep, Step
+from palimpsest.world import ALONE
+
+TOKENS, ROWS, LENGTH = 11, 4, 12
+
+
+def brief(part) -> str:
+    return type(part).__name__
+
+
+PRECISIONS = [variant() for variant in Precision.variants()]
+every_precision = pytest.mark.parametrize("precision", PRECISIONS, ids=brief)
+every_compilation = pytest.mark.parametrize("part", Compilation.variants(), ids=lambda part: part.__name__)
+# those that read the device within a pass, as the originals do, and those whose walk a compiler cannot follow
+OURS = [variant for variant in Mixer.variants() if not variant.__module__.startswith("palimpsest.legacy")]
+
+
+@pytest.fixture(autouse=True)
+def without_matrix_instructions(monkeypatch):
+    """Some virtual machines claim to have those of bfloat16, and have not."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch) -> Recipe:
+    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 20)
+    (tmp_path / "text.txt").write_text(TEXT)
+    base = Recipe(name="toy", model=LanguageModel(block=PreNorm(dropout=0.1)))
+    data = replace(base.data, corpus=Text(tmp_path / "text.txt", valid=0.1, test=0.1), order=Contiguous())
+    return toy(replace(base, data=data), steps=6, carry=True, validate_every=3, save_every=2, log_every=2)
+
+
+def model_of(mixer: Mixer, layers: int = 2):
+    return LanguageModel(16, layers, PreNorm(mixer)).build(TOKENS, torch.Generator().manual_seed(1))
+
+
+def some_batch() -> Batch:
+    return Batch(*torch.randint(TOKENS, (2, ROWS, LENGTH), generator=torch.Generator().manual_seed(2)))
+
+
+def step_of(model, precision: Precision, rate: float = 0.1, passing=None) -> Step:
+    scaling = precision.scaling()
+    parts = model, passing or model, SGD(rate).build(model), ALONE, precision, 2, 1.0, True
+    return Step(*parts) if scaling is None else ScaledStep(*parts, scaling=scaling)
+
+
+# numbers
+
+
+@every_precision
+def test_resuming_is_invisible_bit_for_bit_in_every_precision(recipe, tmp_path, precision):
+    if isinstance(precision, Float16):
+        precision = Float16(scale=8.0, double_after=2)  # so that there is a scale to come back to
+    recipe = replace(recipe, run=replace(recipe.run, precision=precision))
+    whole = train(recipe, tmp_path / "whole", quiet())
+    train_until_the_power_goes(recipe, tmp_path / "cut", 5)
+    resumed = resume(tmp_path / "cut", quiet())
+    assert metrics(resumed) == metrics(whole)
+    mine, theirs = (load(run, "latest").model.state_dict() for run in (resumed, whole))
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("precision", [TensorFloat32(), BFloat16(), Float16(scale=256.0)], ids=brief)
+def test_every_precision_moves_float32_weights_nearly_as_float32_does(precision):
+    moved = {}
+    for name, one in {"single": Single(), "this": precision}.items():
+        model, batch = model_of(FastWeight()), some_batch()
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        outcome = step_of(model, one)(batch, batch.count(), None)
+        moved[name] = torch.cat([(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)])
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+        assert all(leaf.dtype in (torch.float32, torch.int64, torch.bool) for leaf in leaves(outcome.state))
+    assert (moved["this"] - moved["single"]).norm() < 0.05 * moved["single"].norm()
+
+
+def test_bfloat16_is_really_used():
+    model, batch, seen = model_of(FastWeight()), some_batch(), []
+    model.blocks[0].mixer.project.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+    step_of(model, BFloat16())(batch, batch.count(), None)
+    assert seen == [torch.bfloat16] * 2, "of each piece"
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_scaled_loss_shows_neither_in_gradients_nor_in_nats(pieces):
+    found = []
+    for scale in (1.0, 2.0**10):
+        model, batch = model_of(FastWeight()).double(), some_batch()
+        scaling = Float16(scale).scaling()
+        parts = model, model, SGD(0.1).build(model), ALONE, Single(), pieces, 0.5, True
+        outcome = ScaledStep(*parts, scaling=scaling)(batch, batch.count(), None)
+        found.append((outcome.nats, outcome.norm, *(parameter.grad for parameter in model.parameters())))
+    for one, other in zip(*found, strict=True):
+        close(one, other, 1e-12)
+
+
+def test_a_step_whose_gradient_overflows_moves_nothing_and_halves_the_scale():
+    model, batch = model_of(FastWeight()), some_batch()
+    step = step_of(model, Float16(scale=1e38))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    outcome = step(batch, batch.count(), None)
+    assert outcome.nats.isfinite()
+    assert outcome.norm == 0
+    assert all(torch.equal(now, then) for now, then in zip(model.parameters(), before, strict=True))
+    assert step.scaling.scale == 5e37
+
+
+def test_a_scale_doubles_after_steps_without_overflow_and_a_fixed_one_stays():
+    scaling, fixed = Float16(4.0, double_after=3).scaling(), Float16(4.0, double_after=None).scaling()
+    scales = []
+    for finite in (True, True, True, True, False, True, True, True):
+        assert scaling.judge(finite) == finite
+        fixed.judge(finite)
+        scales.append(scaling.scale)
+    assert scales == [4, 4, 8, 8, 4, 4, 4, 8]
+    assert fixed.scale == 4
+
+
+def test_an_overflow_under_a_fixed_scale_ends_the_run(recipe, tmp_path):
+    precision = Float16(scale=1e38, double_after=None)
+    with pytest.raises(Diverged, match="the gradient after step 0"):
+        train(replace(recipe, run=replace(recipe.run, precision=precision)), tmp_path / "run", quiet())
+
+
+# compilers
+
+
+def as_traced(monkeypatch, backend: str) -> None:
+    """What is compiled is only followed through, which is what can fail: making code of it takes a minute."""
+    monkeypatch.setattr(
+        compilation,
+        "compiled",
+        lambda function: torch.compile(function, fullgraph=True, dynamic=False, backend=backend),
+    )
+
+
+@every_compilation
+def test_a_compiled_step_is_the_same_step(part, monkeypatch):
+    as_traced(monkeypatch, "aot_eager")
+    torch._dynamo.reset()
+    adaptive = SoftmaxAttention(SharedRelative(8), Adaptive(8, ramp=4, initial=0.5), heads=2)
+    batch, found = some_batch(), []
+    for compiled in (False, True):
+        model = model_of(adaptive, layers=3).double()
+        step, state = step_of(model, Single(), passing=part().build(model) if compiled else None), None
+        for _ in range(3):
+            outcome = step(batch, batch.count(), state)
+            state = outcome.state
+        found.append([outcome.nats, *leaves(state), *model.parameters()])
+    for one, other in zip(*found, strict=True):
+        close(one, other, 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", OURS, ids=lambda part: part.__name__)
+def test_no_mixer_breaks_a_graph(mixer, monkeypatch):
+    torch._dynamo.reset()
+    model, batch = model_of(mixer()), some_batch()
+    followed, state = torch.compile(model.forward, fullgraph=True, dynamic=False, backend="eager"), None
+    for _ in range(2):
+        nats, state = followed(batch, state)
+        nats.sum().backward()
+        state = detach(state)
+
+
+def test_what_a_compiler_or_a_recorder_would_not_see_is_refused(recipe, tmp_path):
+    drawn = SoftmaxAttention(DroppedSinusoidalRelative(dropout=0.1), SegmentCache(8))
+    model = replace(recipe.model, block=PreNorm(drawn))
+    for run in (replace(recipe.run, compile=compilation.Whole()), replace(recipe.run, replay=True)):
+        with pytest.raises(UserError, match="SharedDraw draws before each pass"):
+            train(replace(recipe, model=model, run=run), tmp_path / "run", quiet())
+
+
+def test_steps_are_recorded_only_where_they_can_be(recipe, tmp_path):
+    with pytest.raises(UserError, match="recorded on CUDA devices"):
+        train(replace(recipe, run=replace(recipe.run, replay=True)), tmp_path / "run", quiet())
+
+
+def test_weights_that_are_shared_out_are_not_compiled():
+    with pytest.raises(UserError, match="use Replicated"):
+        Sharded().refuse_compilation()
+
+
+def test_relative_positions_are_compiled_too(monkeypatch):
+    as_traced(monkeypatch, "eager")
+    torch._dynamo.reset()
+    model, batch = model_of(SoftmaxAttention(SinusoidalRelative(), SegmentCache(8), heads=2)), some_batch()
+    passing, state = compilation.Whole().build(model), None
+    for _ in range(3):
+        nats, state = passing(batch, state)
+    assert nats.isfinite().all()
