@@ -1,13 +1,15 @@
 """What a model reads: tokens, and the tokens that follow them."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .state import map_state
+
+Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
 
 class Source(NamedTuple):
@@ -17,13 +19,13 @@ class Source(NamedTuple):
     present: Tensor  # b s, true where there is a token and not what fills a row up
 
     def to(self, device) -> "Source":
-        return map_state(lambda field: field.to(device, non_blocking=True), self)
+        return map_state(lambda field: sent(field, device), self)
 
 
 class Batch(NamedTuple):
     inputs: Tensor  # b t
-    targets: Tensor  # b t
-    mask: Tensor | None = None  # b t, true where the target counts
+    targets: Tensor  # b t, or fewer: those of the last inputs
+    mask: Tensor | None = None  # as targets, true where one counts
     starts: Tensor | None = None  # b t, true where a document begins, which is read as if nothing had come before
     source: Source | None = None  # what the rows are translations of
 
@@ -40,27 +42,32 @@ class Batch(NamedTuple):
 
         The `extra` tokens before are inputs too, whose targets do not count.
         """
-        return cls.at(ids, np.asarray(starts)[:, None] + np.arange(-extra, length), extra, documents)
+        return cls.at(np.asarray(ids), np.asarray(starts)[:, None] + np.arange(-extra, length), extra, documents)
 
     @classmethod
-    def at(cls, ids: np.ndarray, places: np.ndarray, extra: int = 0, documents: np.ndarray | None = None) -> "Batch":
+    def at(cls, ids: Numbers, places: Numbers, extra: int = 0, documents: Numbers | None = None) -> "Batch":
         """The tokens at the given places, `b t`; the first `extra` of each row do not count, and no target is told.
 
         `documents` are the places where one begins, and the end of the last: nothing foretells the first token of one.
+        All three are arrays, or all are tensors of the device on which the batch is then made.
         """
-        ids, following = np.asarray(ids), places + 1
+        following = places + 1
         if documents is not None:
             following = following.clip(max=len(ids) - 1)
-        inputs, targets = (torch.from_numpy(ids[where].astype(np.int64)) for where in (places, following))
+        inputs, targets = (torch.as_tensor(ids[where]).long() for where in (places, following))
         mask, starts = None, None
         if extra:
-            mask = (torch.arange(inputs.shape[1]) >= extra).expand_as(inputs)
+            mask = (torch.arange(inputs.shape[1], device=inputs.device) >= extra).expand_as(inputs)
         if documents is not None:
-            starts, ended = (torch.from_numpy(among(where, documents)) for where in (places, places + 1))
+            starts, ended = (torch.as_tensor(among(where, documents)) for where in (places, places + 1))
             mask = ~ended if mask is None else mask & ~ended
         if mask is not None:
             targets = targets.where(mask, 0)
         return cls(inputs, targets, mask, starts)
+
+    def asked_from(self, first: int) -> "Batch":
+        """The same inputs without the targets of the `first` of them, whose nats nobody needs."""
+        return self._replace(targets=self.targets[:, first:], mask=None if self.mask is None else self.mask[:, first:])
 
     def count(self) -> int:
         """How many targets count."""
@@ -70,12 +77,19 @@ class Batch(NamedTuple):
         return map_state(lambda field: field[rows], self)
 
     def to(self, device) -> "Batch":
-        return map_state(lambda field: field.to(device, non_blocking=True), self)
+        return map_state(lambda field: sent(field, device), self)
 
 
-def among(places: np.ndarray, documents: np.ndarray) -> np.ndarray:
+def sent(field: Tensor, device: torch.device | str) -> Tensor:
+    """To the device, without waiting for what it is doing: it fetches from pages that stay where they are."""
+    is_away = field.device.type == "cpu" and torch.device(device).type == "cuda"
+    return (field.pin_memory() if is_away else field).to(device, non_blocking=True)
+
+
+def among(places: Numbers, documents: Numbers) -> Numbers:
     """Which of the places are borders of documents."""
-    return np.take(documents, np.searchsorted(documents, places), mode="clip") == places
+    search: Any = torch.searchsorted if isinstance(documents, Tensor) else np.searchsorted
+    return documents[search(documents, places).clip(max=len(documents) - 1)] == places  # pyright: ignore
 
 
 def places_of(seen: Tensor, length: int, starts: Tensor | None = None) -> Tensor:

@@ -11,8 +11,10 @@ from ..attention.persistent import PersistentVectors
 from ..attention.positions import Positions, Rotary
 from ..attention.spans import Adaptive, HeadGroup, SegmentCache, Span, Unlimited
 from ..batch import places_of
+from ..errors import UserError
 from ..kernels import Relative, relative_attention
 from ..kernels.attention import skips_by_head
+from ..memory.key_scales import KeyScale, Unscaled
 from ..state import State
 from .mixer import Mixer, MixerModule, split_width
 
@@ -27,6 +29,15 @@ class SoftmaxAttention(Mixer):
     heads: int = 4
     head_width: int | None = None  # None: an equal share of the model's width
     dropout: float = 0.0  # of attention weights
+    key_scale: KeyScale = Unscaled()  # of queries and keys alike; UnitNorm is what others call QK-norm
+    score_scale: float | None = None  # None: head width ** -0.5
+
+    def __post_init__(self):
+        if self.key_scale.needs_non_negative:
+            scale = type(self.key_scale).__name__
+            raise UserError(
+                f"{scale} divides by a sum, and queries and keys of attention have either sign: use UnitNorm"
+            )
 
     @property
     def segment_invariant(self) -> bool:
@@ -85,7 +96,7 @@ class SoftmaxAttentionMixer(MixerModule):
         """What all heads ask for, of as many keys as there are or as the farthest-looking of them sees."""
         reaches = [keys if group.reach is None else min(group.reach, keys) for group in self.span.groups()]
         content, relative = self.positions.relate(queries, max(reaches))
-        scale = self.head_width**-0.5
+        scale = self.head_width**-0.5 if self.spec.score_scale is None else self.spec.score_scale
         return Asked(content * scale, relative and relative.times(scale))
 
     def attend(self, group: HeadGroup, asked: Asked, keys: Tensor, values: Tensor, empty: Tensor | None) -> Tensor:
@@ -124,7 +135,7 @@ class KeyCache(SoftmaxAttentionMixer):
         places = places_of(old.seen, x.shape[1], starts)
         projected = self.project(self.hear(x, places))
         queries, keys, values = projected.unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
-        queries, keys = (self.positions.turn(z, places) for z in (queries, keys))
+        queries, keys = (self.positions.turn(self.spec.key_scale(z), places) for z in (queries, keys))
         all_keys, all_values = torch.cat([old.keys, keys], dim=1), torch.cat([old.values, values], dim=1)
         if state is not None:  # a fresh cache holds nothing to look at
             keys, values = all_keys, all_values
@@ -168,7 +179,7 @@ class HiddenCache(SoftmaxAttentionMixer):
         heard = self.hear(hidden, places)
         weights = self.project.weight.unflatten(0, (3, self.spec.heads, self.head_width))
         queries = linear(self.ask(x, heard[:, cached:]), weights[0].flatten(0, 1)).unflatten(-1, weights.shape[1:3])
-        queries = self.positions.turn(queries, places[:, cached:])
+        queries = self.positions.turn(self.spec.key_scale(queries), places[:, cached:])
         asked = self.ask_for(queries, cached + length)
         groups, reads = [self.span.together()] if skips_by_head(queries) else self.span.groups(), []
         for group in groups:
@@ -178,7 +189,7 @@ class HiddenCache(SoftmaxAttentionMixer):
                 .unflatten(-1, (2, -1, self.head_width))
                 .unbind(2)
             )
-            keys = self.positions.turn(keys, places[:, beyond:])
+            keys = self.positions.turn(self.spec.key_scale(keys), places[:, beyond:])
             empty = empty_before(places[:, cached:], cached - beyond, starts)
             reads.append(self.attend(group, asked, keys, values, empty))
         together = in_order(reads, groups)

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..batch import Batch
 from ..spec import Spec
-from ..state import State
+from ..state import State, rows_of
 from .hooks import hooks
 
 VERSIONS = 64  # of one function, for other shapes and other kinds of layers
@@ -28,7 +28,7 @@ class Whole(Compilation):
     """The model as one graph: the fastest, and the longest to wait for."""
 
     def build(self, model: nn.Module) -> Pass:
-        return knowing_shapes(model, compiled(model.forward))
+        return prepared(model, compiled(model.forward))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Blocks(Compilation):
                 for part, _ in parts:
                     del part.forward
 
-        return knowing_shapes(model, run)
+        return prepared(model, run)
 
 
 def compiled(function: Callable) -> Callable:
@@ -56,13 +56,22 @@ def compiled(function: Callable) -> Callable:
     return torch.compile(function, fullgraph=True, dynamic=False)
 
 
-def knowing_shapes(model: nn.Module, run: Pass) -> Pass:
-    """With what is read off the device, and decides shapes, read before the graph begins."""
-    shapes = hooks(model, "shape")
+def prepared(model: nn.Module, run: Pass) -> Pass:
+    """With everything done before that a compiler would not see.
 
-    def informed(batch: Batch, state: State) -> tuple[torch.Tensor, State]:
+    What is read off the device, and decides shapes, is read; and one row goes through the model as it is, for some
+    kernels are tried at their first use.
+    """
+    shapes, tried = hooks(model, "shape"), False
+
+    def ready(batch: Batch, state: State) -> tuple[torch.Tensor, State]:
+        nonlocal tried
         for shape in shapes:
             shape()
+        if not tried:
+            tried, row, device = True, slice(1), batch.inputs.device
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                model(batch.rows(row), rows_of(state, row))
         return run(batch, state)
 
-    return informed
+    return ready

@@ -13,14 +13,22 @@ from pairs import fewest_with_every_pair
 from torch import Tensor, nn
 
 from palimpsest.attention.persistent import PersistentVectors
-from palimpsest.attention.positions import LearnedRelative, NoPositions, Positions, SharedRelative, SinusoidalRelative
+from palimpsest.attention.positions import (
+    LearnedRelative,
+    NoPositions,
+    Positions,
+    Rotary,
+    SharedRelative,
+    SinusoidalRelative,
+)
 from palimpsest.attention.spans import Adaptive, Fixed, SegmentCache, Span
+from palimpsest.errors import UserError
 from palimpsest.kernels import memory_scan
 from palimpsest.legacy.from_lmtool_memory import BareQueryMemory
 from palimpsest.legacy.transformer_xl import AbsoluteAttention
 from palimpsest.memory.convolutions import Convolution, ShortConvolution
 from palimpsest.memory.feature_maps import DPFP, FeatureMap, StabilisedFavor
-from palimpsest.memory.key_scales import KeyScale, UnitNorm, Unscaled
+from palimpsest.memory.key_scales import KeyScale, SumToOne, UnitNorm, Unscaled
 from palimpsest.memory.read_outs import GatedNorm, Normalised, Plain, ReadOut
 from palimpsest.memory.update_rules import (
     Delta,
@@ -93,6 +101,11 @@ ATTENTIONS += [
     SoftmaxAttention(LearnedRelative(3, clamp=2), heads=HEADS),
 ]
 ATTENTIONS += [SoftmaxAttention(SinusoidalRelative(clamp=2), heads=HEADS)]
+QK_NORM = [
+    SoftmaxAttention(Rotary(), span, heads=HEADS, key_scale=UnitNorm(), score_scale=2.0)
+    for span in (Fixed(4), SegmentCache(3, same_length=True))
+]
+ATTENTIONS += QK_NORM
 OTHERS = [variant() for variant in Mixer.variants() if variant not in (FastWeight, SoftmaxAttention)]
 
 every_mixer = pytest.mark.parametrize("spec", [*FAST_WEIGHTS, *ATTENTIONS, *OTHERS], ids=sentence)
@@ -295,3 +308,22 @@ def test_a_mixer_in_half_precision_has_a_float32_page():
     for state in (None, mixer.initial_state(2)):
         y, state = mixer(torch.randn(2, LENGTH, WIDTH, dtype=torch.float16), state)
         assert (y.dtype, state.memory.dtype) == (torch.float16, torch.float32)
+
+
+@pytest.mark.parametrize("mixer", QK_NORM, ids=sentence)
+def test_how_long_queries_and_keys_are_does_not_matter_where_they_are_scaled(mixer):
+    module = mixer.build(WIDTH)
+    x = torch.randn(2, LENGTH, WIDTH)
+    before, _ = module(x)
+    with torch.no_grad():
+        module.project.weight[: 2 * WIDTH] *= 1000.0  # so that nothing is left of epsilon
+        longer, _ = module(x)
+        module.project.weight[: 2 * WIDTH] *= 1000.0
+        longest, _ = module(x)
+    close(longer, longest, 1e-6)
+    close(before, longest, 1e-3)
+
+
+def test_a_scale_that_divides_by_a_sum_is_not_for_attention():
+    with pytest.raises(UserError, match="UnitNorm"):
+        SoftmaxAttention(key_scale=SumToOne())
