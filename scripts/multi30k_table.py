@@ -1,19 +1,19 @@
-"""Which attention translates best? Seven recipes on Multi30k, one of them three times, and a table of BLEU and chrF.
+"""Which attention translates best? Seven recipes on Multi30k, FAVOR+ with three numbers of features, and a table.
 
     palimpsest data prepare multi30k
     python scripts/multi30k_table.py                                     one seed of each, one run after the other
     python scripts/multi30k_table.py --at-once 4 --device cuda           four runs side by side on one GPU
     python scripts/multi30k_table.py --seeds 1 2 3 --steps 2000          any other flag is one of `palimpsest train`
 
-Scores are of the test split, flickr's of 2016, cased and detokenised. What is finished is not run again, and what was
-stopped goes on where it was: the same command continues.
+Scores are BLEU and chrF of the test split, flickr's of 2016, cased and detokenised. What is finished is not run again,
+and what was stopped goes on where it was: the same command continues.
 """
 
 import argparse
 import json
+import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from wikitext_2_table import carry_out
 
 SCORES = {"bleu": "{:.2f}", "chrf": "{:.2f}", "nats_per_token": "{:.3f}"}
-SCORED = "test.json"  # in the folder of a run
+FINISHED, SCORED = "evaluation.json", "test.json"  # in the folder of a run, of its validation and its test split
+MACHINE = ("palimpsest", "python", "torch", "device", "processor", "cores", "parameters", "started")
 
 
 class Point(NamedTuple):
@@ -29,6 +30,7 @@ class Point(NamedTuple):
 
     recipe: str
     label: str
+    colour: str
     directions: int | None = None
 
     @property
@@ -45,21 +47,21 @@ class Point(NamedTuple):
 
 
 POINTS = [
-    Point("multi30k-softmax", "softmax"),
-    Point("multi30k-linear", "linear, elu + 1"),
-    Point("multi30k-favor", "FAVOR+, 32 features", directions=16),
-    Point("multi30k-favor", "FAVOR+, 128 features"),
-    Point("multi30k-favor", "FAVOR+, 512 features", directions=256),
-    Point("multi30k-dpfp-1", "DPFP, ν = 1"),
-    Point("multi30k-dpfp-2", "DPFP, ν = 2"),
-    Point("multi30k-dpfp-3", "DPFP, ν = 3"),
-    Point("multi30k-delta", "DPFP, ν = 1, delta rule in the decoder"),
+    Point("multi30k-softmax", "softmax", "#222222"),
+    Point("multi30k-linear", "linear, elu + 1", "#c77b30"),
+    Point("multi30k-favor", "FAVOR+, 32 features", "#a9cfa4", directions=16),
+    Point("multi30k-favor", "FAVOR+, 128 features", "#5f9e58"),
+    Point("multi30k-favor", "FAVOR+, 512 features", "#2c5e27", directions=256),
+    Point("multi30k-dpfp-1", "DPFP, ν = 1", "#9cc3e0"),
+    Point("multi30k-dpfp-2", "DPFP, ν = 2", "#4a90c2"),
+    Point("multi30k-dpfp-3", "DPFP, ν = 3", "#1f4e79"),
+    Point("multi30k-delta", "DPFP, ν = 1, delta rule in the decoder", "#b03a5b"),
 ]
 
 
 def main() -> None:
     options, flags = parse(sys.argv[1:])
-    runs = list(product(options.seeds, POINTS))
+    runs = [(seed, point) for seed in options.seeds for point in POINTS]
     with ThreadPoolExecutor(options.at_once) as pool:
         codes = list(pool.map(lambda run: carry_out(run[1], run[0], options, flags), runs))  # pyright: ignore
     for seed, point in runs:
@@ -67,14 +69,17 @@ def main() -> None:
     print(table(options.runs, options.seeds))
     if options.results is not None:
         options.results.parent.mkdir(parents=True, exist_ok=True)
-        options.results.write_text(json.dumps(collected(options.runs, options.seeds), indent=2) + "\n")
+        found = {"command": shlex.join(["python", *sys.argv]), "runs": collected(options.runs, options.seeds)}
+        options.results.write_text(json.dumps(found, indent=2) + "\n")
     if options.curves is not None:
         draw(options.runs, options.seeds, options.curves)
     sys.exit(max(codes))
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(description="Seven recipes on Multi30k, English to German, and a table.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description="Seven recipes on Multi30k, English to German, and a table.", allow_abbrev=False
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are (default: runs)")
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side (default: 1)")
@@ -89,7 +94,7 @@ def score(folder: Path, device: str) -> None:
     from palimpsest import load
     from palimpsest.files import write_atomically
 
-    if (folder / SCORED).exists() or not (folder / "evaluation.json").exists():
+    if (folder / SCORED).exists() or not (folder / FINISHED).exists():
         return
     trained = load(folder, device=device)
     found = trained.evaluate(trained.tokens().splits["test"])
@@ -127,13 +132,16 @@ def read(folder: Path) -> dict[str, Any] | None:
     if not (folder / SCORED).exists():
         return None
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    train, valid = ([line for line in lines if line["event"] == event] for event in ("train", "valid"))
+    files = (SCORED, FINISHED, "environment.json")
+    test, valid, environment = (json.loads((folder / name).read_text()) for name in files)
+    steps, validations = ([line for line in lines if line["event"] == event] for event in ("train", "valid"))
     return {
-        "test": json.loads((folder / SCORED).read_text()),
-        "environment": json.loads((folder / "environment.json").read_text()),
-        "minutes": train[-1]["seconds"] / 60,
-        "tokens_per_second": median(line["tokens_per_second"] for line in train),
-        "validations": [{name: line.get(name) for name in ("step", "tokens", "nats", "bleu")} for line in valid],
+        "test": test,
+        "valid": valid,
+        "environment": {name: environment.get(name) for name in MACHINE},
+        "minutes": steps[-1]["seconds"] / 60,
+        "tokens_per_second": median(line["tokens_per_second"] for line in steps),
+        "validations": [{name: line.get(name) for name in ("step", "tokens", "nats", "bleu")} for line in validations],
     }
 
 
@@ -148,7 +156,9 @@ def draw(runs: Path, seeds: list[int], picture: Path) -> None:
         steps = list(zip(*found, strict=True))
         for axes, name in zip(sides, ("nats", "bleu"), strict=True):
             tokens = [mean(one["tokens"] for one in step) / 1e6 for step in steps]
-            axes.plot(tokens, [mean(one[name] for one in step) for step in steps], label=point.label)
+            axes.plot(
+                tokens, [mean(one[name] for one in step) for step in steps], label=point.label, color=point.colour
+            )
             axes.set(xlabel="million sub-words of German", ylabel={"nats": "nats per sub-word", "bleu": "BLEU"}[name])
     sides[1].legend(fontsize="small")
     figure.savefig(picture)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from palimpsest.cli.overrides import override
 from palimpsest.cli.recipes import find_recipe
+from palimpsest.experiment import TranslationRecipe
 from palimpsest.models.block import PreNorm
 from palimpsest.models.translation_model import TranslationModel
 
@@ -15,9 +17,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import multi30k_table as script
 
 
-def test_the_seven_recipes_differ_in_nothing_but_their_attentions():
-    recipes = [find_recipe(point.name) for point in script.POINTS]
-    assert len({recipe.model for recipe in recipes}) == 7
+def recipe_of(point: script.Point) -> TranslationRecipe:
+    """As `palimpsest train` understands what the script tells it."""
+    name, *flags = point.flags()
+    return override(find_recipe(name), flags, "palimpsest train")  # pyright: ignore[reportReturnType]
+
+
+def test_the_recipes_differ_in_nothing_but_their_attentions():
+    recipes = [recipe_of(point) for point in script.POINTS]
+    assert len({recipe.model for recipe in recipes}) == len(script.POINTS)
     plain = TranslationModel()
     same = {
         replace(
@@ -39,6 +47,7 @@ def finished(folder: Path, bleu: float) -> None:
     folder.mkdir()
     test = {"bleu": bleu, "chrf": 60.0, "nats_per_token": 1.5}
     (folder / script.SCORED).write_text(json.dumps(test))
+    (folder / script.FINISHED).write_text(json.dumps({**test, "bleu": bleu + 1}))
     (folder / "environment.json").write_text("{}")
     lines = [
         {"event": "train", "step": 5, "tokens": 10, "nats": 2.0, "seconds": 90.0, "tokens_per_second": 1000.0},
@@ -57,9 +66,17 @@ def test_the_table_has_mean_and_spread_of_the_finished_runs(tmp_path):
         "| softmax | 2 | 38.50 ± 0.71 | 60.00 ± 0.00 | 1.500 ± 0.000 | 1.5 | 1,000 |",
         "| linear, elu + 1 | 1 | 35.00 | 60.00 | 1.500 | 1.5 | 1,000 |",
     ]
-    assert [*script.collected(tmp_path, [1, 3])["multi30k-softmax"]] == ["1"]
+    (found,) = script.collected(tmp_path, [1, 3])["multi30k-softmax"].values()
+    assert (found["test"]["bleu"], found["valid"]["bleu"]) == (38.0, 39.0)
     script.draw(tmp_path, [1], tmp_path / "curves.svg")
     assert "nats per sub-word" in (tmp_path / "curves.svg").read_text()
+
+
+@pytest.mark.parametrize("point", [point for point in script.POINTS if point.recipe == "multi30k-favor"])
+def test_features_of_favor_are_as_many_as_the_table_says(point):
+    model = recipe_of(point).model
+    for part in (model.encoder, model.cross, model.block.mixer):
+        assert f"FAVOR+, {2 * part.feature_map.directions} features" == point.label
 
 
 @pytest.mark.parametrize("kept, verb", [("evaluation.json", None), ("recipe.json", "resume"), (None, "train")])

@@ -54,7 +54,8 @@ def test_two_files_are_read_side_by_side_and_the_last_pairs_are_kept(tmp_path):
 
 def test_a_file_of_tabs_may_have_further_columns_and_empty_lines(tmp_path):
     (tmp_path / "p.tsv").write_bytes(b"hello\thallo\tCC-BY\r\n\nbye\ttsch\xc3\xbcss")
-    assert pairs_of(TabSeparated(tmp_path / "p.tsv", valid=0.0, test=0.0)) == (["hello", "bye"], ["hallo", "tschüss"])
+    found = pairs_of(TabSeparated(tmp_path / "p.tsv", valid=0.0, test=0.0))
+    assert found == (["hello", "", "bye"], ["hallo", "", "tschüss"])
 
 
 def test_a_folder_of_languages_is_read_in_either_direction(tmp_path):
@@ -72,12 +73,16 @@ def test_signs_that_some_programs_take_for_line_breaks_do_not_move_lines(tmp_pat
 @pytest.mark.parametrize(
     "corpus, message",
     [
-        (TwoFiles(Path("a.en"), Path("a.de")), "whole split has 3 lines to translate but 2 translations"),
+        (TwoFiles(Path("a.en"), Path("a.de")), "a.en has 3 lines but a.de has 2"),
         (LanguageFiles(Path()), "no sentence pairs were given"),
         (TwoFiles(), "--source FILE and --target FILE"),
-        (TabSeparated(Path("a.en")), "pair 1 of a.en has no tab"),
+        (TabSeparated(Path("a.en")), "line 1 of a.en has no tab"),
+        (TabSeparated(Path("gap.tsv")), "line 3 of gap.tsv has no tab"),
         (TabSeparated(Path("none.tsv")), "none.tsv cannot be read"),
-        (LanguageFiles(Path("sub")), "train.en but not the other side"),
+        (TabSeparated(Path("empty.tsv")), "there are no sentence pairs"),
+        (LanguageFiles(Path("uneven")), "valid split has 2 lines to translate but 1 translations"),
+        (LanguageFiles(Path("sub")), "has train.en but no train.de"),
+        (LanguageFiles(Path("sub"), "de", "en"), "has train.en but no train.de"),
         (LanguageFiles(Path("sub"), "fr", "it"), "no files such as train.fr and train.it"),
         (LanguageFiles(Path("twice")), "several train files"),
         (TwoFiles(Path("b.en"), Path("a.de"), valid=0.9, test=0.2), "leave nothing to train on"),
@@ -86,8 +91,10 @@ def test_signs_that_some_programs_take_for_line_breaks_do_not_move_lines(tmp_pat
 def test_what_cannot_be_read_is_refused_in_one_line(corpus, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path, a__en=lines("1", "2", "3"), b__en=lines("1", "2"), a__de=lines("1", "2"))
-    for folder in ("sub", "twice"):
+    write(tmp_path, empty__tsv=b"", gap__tsv=lines("1\t2", "", "3"))
+    for folder in ("sub", "twice", "uneven"):
         (tmp_path / folder).mkdir()
+    write(tmp_path / "uneven", valid__en=lines("1", "2"), valid__de=lines("1"))
     write(tmp_path / "sub", train__en=lines("1"))
     write(tmp_path / "twice", my_train__en=lines("1"), his_train__en=lines("1"), train__de=lines("1"))
     with pytest.raises(UserError, match=message) as refused:
@@ -209,12 +216,12 @@ def test_going_on_from_any_place_reads_what_would_have_been_read(split):
 
 
 def test_pairs_that_are_empty_or_too_long_are_counted_told_and_left_out(tmp_path):
-    (tmp_path / "p.tsv").write_text("a\tb\n\tb\na\t\n" + "long" * 20 + "\tb\nc\td\n")
+    (tmp_path / "p.tsv").write_text("a\tb\n\tb\na\t\n\na\t  \n" + "long" * 20 + "\tb\nc\td\n")
     split = tokenise(TabSeparated(tmp_path / "p.tsv", valid=0.0, test=0.0), Bytes()).splits["train"]
     stream = PairStream(split, tokens=100, longest=20, seed=1)
-    assert stream.told() == "2 pairs to learn from; left out: 2 have an empty side, 1 are too long"
+    assert stream.told() == "2 pairs to learn from; left out: 4 have an empty side, 1 are too long"
     assert {pair for batch in epoch_of(stream) for pair in texts(batch)} == {("a\n", "b\n"), ("c\n", "d\n")}
-    with pytest.raises(UserError, match="none of 5 pairs can be learned from"):
+    with pytest.raises(UserError, match="none of 7 pairs can be learned from"):
         PairStream(split, tokens=100, longest=1, seed=1)
 
 

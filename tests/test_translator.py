@@ -104,6 +104,18 @@ def test_the_first_lines_come_out_before_the_last_go_in(run, monkeypatch, capsys
     assert all(seen[1:])
 
 
+def test_of_several_processes_the_first_alone_reads_the_lines_and_translates_them(run, typed, monkeypatch, capsys):
+    said = {}
+    for rank in ("1", "0"):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("RANK", rank)
+        typed("We need two pears.\n")
+        main(["translate", str(run), "--device", "cpu"])
+        said[rank] = capsys.readouterr().out, sys.stdin.read()
+    assert said["1"] == ("", "We need two pears.\n"), "which leaves them to the first"
+    assert said["0"] == (f"{load(run).translate(['We need two pears.'])[0]}\n", "")
+
+
 def test_several_translations_are_numbered_and_scored(run, typed, capsys):
     typed("We need two pears.\nShe has sold three eggs.\n")
     main(["translate", str(run), "--n-best", "3", "--beam", "4", "--scores", "--device", "cpu"])

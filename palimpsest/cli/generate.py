@@ -9,6 +9,7 @@ import tyro
 from ..errors import UserError
 from ..evaluation.generation import Sampling
 from ..experiment import load
+from ..launch import speaks
 from .answers import print_json
 
 
@@ -40,6 +41,8 @@ class Generate:
 
 def main(arguments: list[str]) -> None:
     options = tyro.cli(Generate, args=arguments, prog="palimpsest generate")
+    if not speaks():  # several would write the same text
+        return
     prompt = read_prompt(options)
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
     trained = load(options.run, options.checkpoint, options.device)

@@ -12,6 +12,7 @@ from ..errors import UserError
 from ..evaluation.decoding import Decoding, Sampled
 from ..experiment import Translator, load
 from ..experiment.translation import Translation
+from ..launch import speaks
 from .answers import print_json
 
 
@@ -49,6 +50,8 @@ class Translate:
 
 def main(arguments: list[str]) -> None:
     options = tyro.cli(Translate, args=arguments, prog="palimpsest translate")
+    if not speaks():  # several who read one standard input would each get some of its lines
+        return
     if min(options.n_best, options.batch) < 1:
         raise UserError(f"--n-best and --batch are at least 1; found {options.n_best} and {options.batch}")
     trained = load(options.run, options.checkpoint, options.device)

@@ -38,7 +38,7 @@ def joined(split: str, source: list[bytes], target: list[bytes]) -> bytes:
             f"the {split} split has {len(source):,} lines to translate but {len(target):,} translations: "
             "line i of one file must belong to line i of the other"
         )
-    return b"".join(line + b"\n" for line in (*source, *target))
+    return b"".join((line if line.strip() else b"") + b"\n" for line in (*source, *target))  # spaces say nothing
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,11 @@ class TwoFiles(ParallelText):
     def sides(self) -> dict[str, Sides]:
         files = (given(path, "--source FILE and --target FILE") for path in (self.source, self.target))
         source, target = (lines_of(read_bytes(path)) for path in files)
-        joined("whole", source, target)
+        if len(source) != len(target):
+            raise UserError(
+                f"{self.source} has {len(source):,} lines but {self.target} has {len(target):,}: line i of one file "
+                "must belong to line i of the other"
+            )
         return cut(Sides(source, target), self.valid, self.test)
 
 
@@ -92,10 +96,10 @@ class TabSeparated(ParallelText):
 
     def sides(self) -> dict[str, Sides]:
         path = given(self.path, "a file of tab-separated pairs")
-        columns = [line.split(b"\t") for line in lines_of(read_bytes(path)) if line]
+        columns = [line.split(b"\t") if line.strip() else [b"", b""] for line in lines_of(read_bytes(path))]
         short = next((number for number, line in enumerate(columns, start=1) if len(line) < 2), None)
         if short is not None:
-            raise UserError(f"pair {short:,} of {path} has no tab: each line is a sentence, a tab and its translation")
+            raise UserError(f"line {short:,} of {path} has no tab: each line is a sentence, a tab and its translation")
         return cut(Sides([line[0] for line in columns], [line[1] for line in columns]), self.valid, self.test)
 
 
@@ -122,6 +126,8 @@ def cut(sides: Sides, valid: float, test: float) -> dict[str, Sides]:
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise UserError(f"valid={valid} and test={test} leave nothing to train on or are no shares: try 0.05 and 0.05")
     pairs = len(sides.source)
+    if not pairs:
+        raise UserError("there are no sentence pairs: what was given is empty")
     test_from = pairs - int(pairs * test)
     cuts = [0, test_from - int(pairs * valid), test_from, pairs]
     splits = zip(SPLIT_NAMES, pairwise(cuts), strict=True)
@@ -135,7 +141,8 @@ def read_languages(folder: Path, source: str, target: str) -> dict[str, Sides]:
         if one is not None and other is not None:
             found[split] = Sides(lines_of(read_bytes(one)), lines_of(read_bytes(other)))
         elif one is not None or other is not None:
-            raise UserError(f"{folder} has {(one or other).name} but not the other side of it")  # pyright: ignore
+            there, missing = (one, target) if other is None else (other, source)
+            raise UserError(f"{folder} has {there.name} but no {split}.{missing}")  # pyright: ignore
     if not found:
         raise UserError(f"there are no files such as train.{source} and train.{target} in {folder}")
     return found

