@@ -5,9 +5,10 @@ it is part of the score, because without it the number means nothing.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,17 +22,18 @@ from ..spec import Spec
 from ..state import State, rows_of
 from ..world import ALONE, World
 
-Rows = TypeVar("Rows", list["Row"], np.ndarray)
+Rows = TypeVar("Rows", list["Row"], range, np.ndarray)
 
-TOKENS_AT_ONCE = 16384
+TOKENS_AT_ONCE = 2**12  # what a layer makes of them stays in the cache of a CPU
+BYTES_FOR_EACH = 2**19  # of the memory of a GPU, which is the faster the more it reads at once
 
 
 class Reading(NamedTuple):
-    """Targets of the text one after the other: where the first stands, their nats `t`, the context each had."""
+    """Targets of a batch, on its device: where each stands in the text (0: it does not count), its nats and context."""
 
-    first: int
-    nats: Tensor
-    context: np.ndarray  # t, tokens
+    places: Tensor  # b t
+    nats: Tensor  # b t
+    context: Tensor  # b t, or t, tokens
 
 
 class Protocol(Spec):
@@ -44,23 +46,19 @@ class Protocol(Spec):
         return [range(1)]
 
 
-class Window(NamedTuple):
-    """Targets start+1 … end of the text, read from a fresh state; the first `skip` of them do not count here."""
+class Series(NamedTuple):
+    """Windows of one length that begin after `starts` tokens; the first `skip` targets of each do not count here."""
 
-    start: int
-    end: int
+    starts: range
+    length: int
     skip: int
-
-    @property
-    def length(self) -> int:
-        return self.end - self.start
 
 
 class Windows(Protocol):
     """Protocols that read windows of the text, each from a fresh state."""
 
-    def windows(self, targets: int) -> Iterator[Window]:
-        """Windows of one length, but for a few; each target counts in at most one."""
+    def windows(self, targets: int) -> Iterator[Series]:
+        """Each target counts in at most one."""
         raise NotImplementedError
 
     def read(self, reader: "Reader") -> Iterator[Reading]:
@@ -76,8 +74,11 @@ class Segments(Windows):
     def __post_init__(self):
         check_counts(length=self.length)
 
-    def windows(self, targets: int) -> Iterator[Window]:
-        return (Window(start, min(start + self.length, targets), 0) for start in range(0, targets, self.length))
+    def windows(self, targets: int) -> Iterator[Series]:
+        rest = targets % self.length
+        yield Series(range(0, targets - rest, self.length), self.length, skip=0)
+        if rest:
+            yield Series(range(targets - rest, targets, rest), rest, skip=0)
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,12 @@ class SlidingWindow(Windows):
         if not 1 <= self.stride <= self.context:
             raise UserError(f"a stride lies between 1 and the context of {self.context}; found {self.stride}")
 
-    def windows(self, targets: int) -> Iterator[Window]:
-        end = min(self.context, targets)
-        yield Window(0, end, 0)
-        while end < targets:
-            scored, end = end, min(end + self.stride, targets)
-            yield Window(end - self.context, end, scored - (end - self.context))
+    def windows(self, targets: int) -> Iterator[Series]:
+        first, last = min(self.context, targets), targets - self.context
+        yield Series(range(1), first, skip=0)
+        yield Series(range(self.stride, last + 1, self.stride), self.context, self.context - self.stride)
+        if rest := (targets - first) % self.stride:
+            yield Series(range(last, last + 1), self.context, self.context - rest)
 
 
 class Row(NamedTuple):
@@ -140,7 +141,7 @@ class CachedMemory(Protocol):
         reach = reader.layers * (self.memory + self.segment)
         rows = cut_rows(reader.targets, self.segment, self.rows, warm_up=reach if self.warm_up else 0)
         for reading in reader.remembering(self.memory, self.same_length, self.clamp).rows(rows, self.segment):
-            yield reading._replace(context=reading.context.clip(max=reach))
+            yield reading._replace(context=reading.context.clamp(max=reach))
 
 
 def check_counts(least: int = 1, **counts: int | None) -> None:
@@ -162,7 +163,10 @@ def ceil_div(number: int, by: int) -> int:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads a text with a model, in batches of no more tokens than `tokens_at_once` (but of one row at least)."""
+    """Reads a text with a model, in batches of no more tokens than `tokens_at_once` (but of one row at least).
+
+    The text is put on the device once, batches are cut there, and nothing is waited for.
+    """
 
     model: nn.Module
     ids: np.ndarray
@@ -170,6 +174,7 @@ class Reader:
     tokens_at_once: int
     documents: np.ndarray | None = None  # where each begins, and where the last one ends
     world: World = ALONE  # of which each process reads its share
+    memory: int = 0  # tokens that a row remembers: they, too, take room
 
     @property
     def targets(self) -> int:
@@ -182,29 +187,32 @@ class Reader:
     def remembering(self, memory: int, same_length: bool, clamp: int | None, extra: int = 0) -> "Reader":
         """The same model with another memory."""
         model = self.model.remembering(memory, same_length, clamp, extra)  # pyright: ignore[reportCallIssue]
-        return replace(self, model=model.eval())
+        return replace(self, model=model.eval(), memory=memory)
 
-    def windows(self, windows: Iterator[Window]) -> Iterator[Reading]:
-        for group in islice(self.batches(windows), self.world.rank, None, self.world.size):
-            nats, _ = self.call([window.start for window in group], group[0].length)
-            for row, window in zip(nats, group, strict=True):
-                context = np.arange(window.skip + 1, window.length + 1)
-                yield Reading(window.start + 1 + window.skip, row[window.skip :], context)
+    @cached_property
+    def text(self) -> Tensor:
+        """The tokens, in one byte each or in four."""
+        kept = self.ids.astype(np.uint8 if self.ids.dtype == np.uint8 else np.int32)
+        return torch.from_numpy(kept).to(self.device)
 
-    def batches(self, windows: Iterator[Window]) -> Iterator[list[Window]]:
-        """Windows of one length together, as many as fit."""
-        group: list[Window] = []
-        for window in windows:
-            full = (len(group) + 1) * window.length > self.tokens_at_once
-            if group and (full or window.length != group[0].length):
-                yield group
-                group = []
-            group.append(window)
-        yield group
+    @cached_property
+    def borders(self) -> Tensor | None:
+        return None if self.documents is None else torch.from_numpy(np.array(self.documents)).to(self.device)
+
+    def windows(self, windows: Iterable[Series]) -> Iterator[Reading]:
+        """As many of a series at once as fit."""
+        for starts, length, skip in windows:
+            starts, at_once = self.own(starts), max(1, self.tokens_at_once // length)
+            context = self.numbers(skip + 1, length + 1)
+            for first in range(0, len(starts), at_once):
+                group = starts[first : first + at_once]
+                places = self.numbers(group.start, group.stop, group.step)[:, None] + self.numbers(0, length)
+                nats, _ = self.call(places, skip)
+                yield Reading(places[:, skip:] + 1, nats, context)
 
     def rows(self, rows: list[Row], segment: int, extra: int = 0) -> Iterator[Reading]:
         """Rows side by side, as many as fit; each segment reads the `extra` tokens before it once more."""
-        at_once, rows = max(1, self.tokens_at_once // (segment + extra)), self.own(rows)
+        at_once, rows = max(1, self.tokens_at_once // (self.memory + extra + segment)), self.own(rows)
         for first in range(0, len(rows), at_once):
             yield from self.side_by_side(rows[first : first + at_once], segment, extra)
 
@@ -214,61 +222,72 @@ class Reader:
 
     def side_by_side(self, rows: list[Row], segment: int, extra: int) -> Iterator[Reading]:
         """One call for each segment of all rows that have a whole one left; those that end sooner end by themselves."""
-        state, read = None, 0
-        while rows:
-            again, going_on, next_state = min(extra, read), [], None
-            lengths = [min(segment, row.end - row.start - read) for row in rows]
-            for length in sorted({*lengths} - {0}):
-                chosen = [place for place, found in enumerate(lengths) if found == length]
-                group = [rows[place] for place in chosen]
-                before = state if len(group) == len(rows) else rows_of(state, torch.tensor(chosen))
-                nats, after = self.call([row.start + read - again for row in group], again + length, before)
-                for line, row in zip(nats[:, again:], group, strict=True):
-                    skip = min(max(row.warm - row.start - read, 0), length)
-                    context = np.arange(read + skip + 1, read + length + 1)
-                    yield Reading(row.start + read + skip + 1, line[skip:], context)
-                if length == segment:
-                    going_on, next_state = group, after
-            rows, state, read = going_on, next_state, read + segment
+        left, read = [row.end - row.start for row in rows], 0
+        going_on = torch.tensor([(row.start, row.warm) for row in rows], device=self.device), None
+        while left:
+            present, again = going_on, min(extra, read)
+            lengths = [min(segment, tokens) for tokens in left]
+            for length in sorted({*lengths} - {0}):  # the whole ones last: they go on
+                borders, state = self.chosen(present, [place for place, found in enumerate(lengths) if found == length])
+                start, warm = borders.split(1, dim=1)
+                places = start + self.numbers(read - again, read + length)
+                nats, state = self.call(places, again, state)
+                targets = places[:, again:] + 1
+                yield Reading(targets.where(targets > warm, 0), nats, self.numbers(read + 1, read + length + 1))
+                going_on = borders, state
+            left, read = [tokens - segment for tokens in left if tokens >= segment], read + segment
 
-    def call(self, starts: list[int], length: int, state: State = None) -> tuple[Tensor, State]:
-        batch = Batch.cut(self.ids, starts, length, documents=self.documents)
-        nats, state = self.model(batch.to(self.device), state)
-        return nats.double().cpu(), state
+    def chosen(self, rows: tuple[Tensor, State], places: list[int]) -> tuple[Tensor, State]:
+        return rows if len(places) == len(rows[0]) else rows_of(rows, torch.tensor(places, device=self.device))
+
+    def call(self, places: Tensor, skip: int = 0, state: State = None) -> tuple[Tensor, State]:
+        """The nats of the tokens that follow those at the places, `b t`, but for the first `skip` of each row."""
+        batch = Batch.at(self.text, places, documents=self.borders)
+        return self.model(batch.asked_from(skip), state)
+
+    def numbers(self, first: int, end: int, step: int = 1) -> Tensor:
+        return torch.arange(first, end, step, device=self.device)
 
     def within_documents(self, reading: Reading) -> Reading:
         """Without the first token of any document, which nothing foretells, and with no context from another."""
-        if self.documents is None:
+        if self.borders is None:
             return reading
-        places = np.arange(reading.first, reading.first + len(reading.nats))
-        inside = places - self.documents[np.searchsorted(self.documents, places, side="right") - 1]
-        told = inside > 0
-        return Reading(reading.first, reading.nats[torch.from_numpy(told)], np.minimum(reading.context, inside)[told])
+        inside = reading.places - self.borders[torch.searchsorted(self.borders, reading.places, right=True) - 1]
+        return Reading(reading.places.where(inside > 0, 0), reading.nats, reading.context.minimum(inside))
 
 
 class Tally:
-    """Nats and tokens, in all and by place: how many tokens of context a target had, in powers of two."""
+    """Of each target, by its place in the text: nats, tokens of context, how often it was counted.
 
-    def __init__(self) -> None:
-        self.nats = np.zeros(64)
-        self.tokens = np.zeros(64, dtype=np.int64)
+    It is kept on the device of the readings, so that nobody waits for a batch; place 0, of the token that nothing
+    foretells, takes what does not count.
+    """
+
+    def __init__(self, tokens: int, device: torch.device):
+        self.nats = torch.zeros(tokens, dtype=torch.float64, device=device)
+        self.context, self.times = torch.zeros(2, tokens, dtype=torch.int32, device=device)
 
     def add(self, reading: Reading) -> None:
-        octaves = np.floor(np.log2(reading.context)).astype(int)
-        np.add.at(self.nats, octaves, reading.nats.numpy())
-        np.add.at(self.tokens, octaves, 1)
+        places = reading.places.flatten()
+        self.nats[places] = reading.nats.flatten().double()
+        self.context[places] = reading.context.expand_as(reading.places).flatten().int()
+        self.times.index_add_(0, places, torch.ones_like(places, dtype=torch.int32))
 
     def of_all(self, world: World) -> "Tally":
-        """What all processes have read; in place."""
-        for numbers in (self.nats, self.tokens):
-            world.sum(torch.from_numpy(numbers))
+        """What all processes have read, on the host; in place."""
+        for numbers in (self.nats, self.context, self.times):
+            numbers[0] = 0
+        self.nats, self.context, self.times = (world.sum(x.cpu()) for x in (self.nats, self.context, self.times))
         return self
 
     def by_context(self) -> list[dict[str, float]]:
+        """In powers of two."""
+        counted = self.times.bool()
+        octaves = np.frexp(self.context[counted].numpy())[1] - 1
+        tokens, nats = np.bincount(octaves), np.bincount(octaves, self.nats[counted].numpy())
         return [
-            {"from": 2**i, "to": 2 ** (i + 1), "tokens": int(n), "nats_per_token": float(self.nats[i] / n)}
-            for i, n in enumerate(self.tokens)
-            if n
+            {"from": 2**i, "to": 2 ** (i + 1), "tokens": int(tokens[i]), "nats_per_token": float(nats[i] / tokens[i])}
+            for i in np.flatnonzero(tokens).tolist()
         ]
 
 
@@ -311,24 +330,45 @@ def evaluate(
     characters: int | None,
     bytes: int,
     world: World = ALONE,
-    tokens_at_once: int = TOKENS_AT_ONCE,
+    tokens_at_once: int | None = None,
     documents: np.ndarray | None = None,
 ) -> Score:
     """Score `ids`; `characters` and `bytes` are the size of the targets as text.
 
-    What is read at once is invisible, and by how many processes.
+    What is read at once is invisible (by default as much as suits the device), and by how many processes.
     """
+    tally = read_text(model, ids, protocol, world, tokens_at_once, documents)
+    nats, tokens = float(tally.nats.sum()), int(tally.times.sum())
+    return Score(protocol, nats, tokens, characters, bytes, tally.by_context())
+
+
+def read_text(
+    model: nn.Module,
+    ids: np.ndarray,
+    protocol: Protocol,
+    world: World = ALONE,
+    tokens_at_once: int | None = None,
+    documents: np.ndarray | None = None,
+) -> Tally:
+    """What each target costs."""
     if len(ids) < 2:
         raise UserError(f"a text of {len(ids)} tokens has nothing to predict: at least 2 are needed")
     was_training = model.training
     model.eval()
-    tally = Tally()
     with torch.inference_mode():
-        reader = Reader(model, ids, world.device, tokens_at_once, documents, world)
+        tally = Tally(len(ids), world.device)
+        reader = Reader(model, ids, world.device, tokens_at_once or suited_to(world.device), documents, world)
         for reading in protocol.read(reader):
             tally.add(reader.within_documents(reading))
+        tally.of_all(world)
     model.train(was_training)
-    tally.of_all(world)
-    if tally.tokens.sum() > len(ids) - 1:
+    if (tally.times > 1).any():
         raise UserError(f"{type(protocol).__name__} counted targets twice: Reader.own tells each process what to read")
-    return Score(protocol, float(tally.nats.sum()), int(tally.tokens.sum()), characters, bytes, tally.by_context())
+    return tally
+
+
+def suited_to(device: torch.device) -> int:
+    """How many tokens a device reads at once."""
+    if device.type != "cuda":
+        return TOKENS_AT_ONCE
+    return max(TOKENS_AT_ONCE, torch.cuda.get_device_properties(device).total_memory // BYTES_FOR_EACH)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from ..attention.spans import CachedSegments
-from ..batch import Batch
 from ..errors import UserError
-from ..evaluation.perplexity import Protocol, Reader, Reading, Row, Window, Windows, check_counts
+from ..evaluation.perplexity import Protocol, Reader, Reading, Row, Series, Windows, ceil_div, check_counts
 from .streams import TransformerXLSentences
 
 
@@ -45,12 +45,18 @@ class TransformerXLColumns(Protocol):
         same_length = self.same_length or any(cache.same_length for cache in caches)
         return reader.remembering(self.memory, same_length, self.clamp, self.extra)
 
-    def windows(self, columns: list[range]) -> Iterator[Window]:
-        for start in range(0, len(columns[0]) - 1, self.segment):
-            again = min(self.extra, start)
-            for column in columns:
-                end = min(column.start + start + self.segment, column.stop - 1)
-                yield Window(column.start + start - again, end, again)
+    def windows(self, columns: list[range]) -> Iterator[Series]:
+        """Whole segments with all their extra tokens column by column, the few others side by side."""
+        column, targets = len(columns[0]), len(columns[0]) - 1
+        whole = range(ceil_div(self.extra, self.segment) * self.segment, targets - self.segment + 1, self.segment)
+        for first in (column.start - self.extra for column in columns):
+            starts = range(first + whole.start, first + whole.stop, self.segment)
+            yield Series(starts, self.extra + self.segment, skip=self.extra)
+        for start in range(0, targets, self.segment):
+            if start not in whole:
+                again, length = min(self.extra, start), min(self.segment, targets - start)
+                starts = range(start - again, start - again + column * len(columns), column)
+                yield Series(starts, again + length, skip=again)
 
     def unscored(self, ids: np.ndarray) -> list[range]:
         columns = cut_columns(len(ids), self.rows)
@@ -76,11 +82,9 @@ class TransformerXLSentenceRows(Protocol):
         for places in map(reader.own, self.places(reader.ids)):
             if not len(places):
                 return
-            batch = Batch.at(reader.ids, places, documents=reader.documents)
-            nats, state = reader.model(batch.to(reader.device), state)
-            for row, line in zip(places, nats.double().cpu(), strict=True):
-                for piece in np.split(np.arange(self.segment), np.flatnonzero(np.diff(row) != 1) + 1):
-                    yield Reading(int(row[piece[0]]) + 1, line[piece], before + piece + 1)
+            there = torch.from_numpy(places).to(reader.device)
+            nats, state = reader.call(there, state=state)
+            yield Reading(there + 1, nats, before + reader.numbers(1, self.segment + 1))
             before += self.segment
 
     def places(self, ids: np.ndarray) -> Iterator[np.ndarray]:
@@ -114,11 +118,11 @@ class LmtoolSlidingWindow(Windows):
         windows = self.windows(reader.targets)
         return (reader if self.clamp is None else reader.remembering(0, False, self.clamp)).windows(windows)
 
-    def windows(self, targets: int) -> Iterator[Window]:
+    def windows(self, targets: int) -> Iterator[Series]:
         for column in cut_columns(targets + 1, self.rows, least=self.context + 1):
-            for start in column[: -self.context]:
-                whole = start == column.start and not self.skip_first
-                yield Window(start, start + self.context, 0 if whole else self.context - 1)
+            starts = column[: -self.context]
+            yield Series(starts[:1], self.context, self.context - 1 if self.skip_first else 0)
+            yield Series(starts[1:], self.context, self.context - 1)
 
     def unscored(self, ids: np.ndarray) -> list[range]:
         columns = cut_columns(len(ids), self.rows, least=self.context + 1)

@@ -101,9 +101,10 @@ class LanguageNetwork(nn.Module):
         return other.train(self.training)
 
     def forward(self, batch: Batch, state: LanguageState | None = None) -> tuple[Tensor, LanguageState]:
-        """The nats of every target, `b t`, and the state after the last input."""
+        """The nats of every target, as `batch.targets`, and the state after the last input."""
         hidden, state = self.read(batch.inputs, state, batch.starts)
-        return self.head(hidden, batch.targets), state
+        unasked = batch.inputs.shape[1] - batch.targets.shape[1]
+        return self.head(hidden[:, unasked:], batch.targets), state
 
     def predict(self, inputs: Tensor, state: LanguageState | None = None) -> tuple[Tensor, LanguageState]:
         """The log-probabilities of the token after the last input, `b tokens`."""

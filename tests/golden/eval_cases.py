@@ -12,7 +12,7 @@ from model_cases import by_cluster
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from palimpsest.evaluation.perplexity import Protocol, Reader, evaluate
+from palimpsest.evaluation.perplexity import Protocol, evaluate, read_text
 from palimpsest.legacy.protocols import LmtoolSlidingWindow, TransformerXLColumns
 
 SETTINGS = {"bsz", "reset_length", "clamp_len", "same_length", "sliding", "skip_first"}
@@ -61,10 +61,8 @@ def protocol_of(what: str, run: dict[str, Any]) -> Protocol:
 
 def losses(protocol: Protocol, model: nn.Module, ids: np.ndarray, rows: int) -> Tensor:
     """Of every target that counts, as the originals keep them: one column for each row of the text."""
-    found = np.full(len(ids), np.nan)
-    with torch.inference_mode():
-        for first, nats, _ in protocol.read(Reader(model, ids, torch.device("cpu"), tokens_at_once=4096)):
-            found[first : first + len(nats)] = nats.numpy()
+    tally = read_text(model, ids, protocol, tokens_at_once=4096)
+    found = np.where(tally.times > 0, tally.nats, np.nan)
     table = found[: len(ids) // rows * rows].reshape(rows, -1).T
     return torch.from_numpy(table[~np.isnan(table).any(axis=1)])
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from closeness import close
+from closeness import close, states_close
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,8 +21,10 @@ from palimpsest.evaluation.perplexity import (
     Protocol,
     Reader,
     Segments,
+    Series,
     SlidingWindow,
     evaluate,
+    read_text,
 )
 from palimpsest.legacy.protocols import (
     AdaptiveSpanBlocks,
@@ -33,6 +35,7 @@ from palimpsest.legacy.protocols import (
 from palimpsest.legacy.streams import TransformerXLSentences
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
 from palimpsest.models.block import PreNorm
+from palimpsest.models.heads import Head
 from palimpsest.models.language_model import LanguageModel
 
 ours = [
@@ -89,14 +92,8 @@ def ids():
 
 def targets_of(protocol, model, ids, tokens_at_once=1000):
     """The nats of each target that counts, by its place in the text."""
-    found = {}
-    with torch.inference_mode():
-        for first, found_nats, context in protocol.read(Reader(model, ids, torch.device("cpu"), tokens_at_once)):
-            assert len(context) == len(found_nats)
-            for place, number in enumerate(found_nats.tolist(), start=first):
-                assert place not in found, f"target {place} is counted twice"
-                found[place] = number
-    return found
+    tally = read_text(model, ids, protocol, tokens_at_once=tokens_at_once)
+    return {place: tally.nats[place].item() for place in tally.times.nonzero()[:, 0].tolist()}
 
 
 def same_targets(found, expected):
@@ -154,27 +151,66 @@ def test_what_a_protocol_leaves_out_it_owns_up_to(protocol, length, ids, remembe
 def test_windows_cover_each_target_once_with_all_the_context_they_promise(targets, context, stride):
     protocol = SlidingWindow(context, min(stride, context))
     scored = []
-    for window in protocol.windows(targets):
-        assert 0 <= window.start < window.end <= targets
-        assert window.end - window.start <= context
-        scored += range(window.start + 1 + window.skip, window.end + 1)
-        if window.start:
-            assert window.skip >= context - protocol.stride
+    for starts, length, skip in protocol.windows(targets):
+        assert length <= context
+        for start in starts:
+            assert 0 <= start < start + length <= targets
+            scored += range(start + 1 + skip, start + length + 1)
+            assert skip >= context - protocol.stride or start == 0
     assert scored == list(range(1, targets + 1))
 
 
 @every_model
 @pytest.mark.parametrize("context, stride", [(8, 3), (8, 1), (8, 8), (5, 2), (100, 10)])
-def test_the_sliding_window_gives_the_textbooks_number(block, context, stride, ids):
-    model, expected, scored = build(block), 0.0, min(context, 45)
-    expected += nats(model, ids, 0, scored).sum()
+def test_the_sliding_window_gives_the_textbooks_numbers(block, context, stride, ids):
+    model, scored = shaken(build(block)), min(context, 45)
+    expected = dict(enumerate(nats(model, ids, 0, scored).tolist(), start=1))
     while scored < 45:
         end = min(scored + stride, 45)
-        expected += nats(model, ids, end - context, end)[-(end - scored) :].sum()
+        last = nats(model, ids, end - context, end)[-(end - scored) :]
+        expected |= dict(enumerate(last.tolist(), start=scored + 1))
         scored = end
-    assert evaluate(model, ids, SlidingWindow(context, stride), 45, 45).nats == pytest.approx(
-        float(expected), rel=1e-12
+    same_targets(targets_of(SlidingWindow(context, stride), model, ids), expected)
+    score = evaluate(model, ids, SlidingWindow(context, stride), 45, 45)
+    assert score.nats == pytest.approx(sum(expected.values()), rel=1e-12)
+
+
+@pytest.mark.parametrize("context, stride", [(8, 3), (8, 1), (8, 8)])
+def test_nobody_is_asked_for_nats_that_do_not_count(context, stride, ids, monkeypatch):
+    model, asked = build(PreNorm()), []
+    forward = type(model.head).forward
+    monkeypatch.setattr(
+        type(model.head), "forward", lambda self, x, targets: asked.append(targets.numel()) or forward(self, x, targets)
     )
+    evaluate(model, ids, SlidingWindow(context, stride), 45, 45)
+    assert sum(asked) == 45
+
+
+@pytest.mark.parametrize("head", Head.variants(), ids=lambda head: head.__name__)
+def test_a_model_can_be_asked_for_its_last_targets_alone(head, ids):
+    model = LanguageModel(width=16, layers=1, head=head()).build(11, torch.Generator().manual_seed(0)).eval()
+    batch = Batch.cut(ids, [0, 9, 20], 12, documents=np.array([0, 5, 14, 31, 46]))
+    with torch.no_grad():
+        (everything, state), (last, same_state) = model(batch), model(batch.asked_from(9))
+    close(last, everything[:, 9:])
+    states_close(same_state, state)
+    assert batch.asked_from(9).count() == batch.mask[:, 9:].sum()
+
+
+@pytest.mark.parametrize("extra", [0, 2])
+@pytest.mark.parametrize("documents", [None, np.array([0, 5, 14, 31, 46])], ids=["one text", "documents"])
+def test_a_batch_is_the_same_wherever_it_is_cut(documents, extra, ids):
+    places = np.array([[3, 4, 5, 6], [13, 14, 15, 16], [41, 42, 43, 44]])
+    there = [None if numbers is None else torch.from_numpy(numbers) for numbers in (ids, places, documents)]
+    here, found = Batch.at(ids, places, extra, documents), Batch.at(*there[:2], extra, there[2])
+    for one, other in zip(here, found, strict=True):
+        assert one is other is None or torch.equal(one, other)
+
+
+def test_a_protocol_that_counts_a_target_twice_is_refused(ids, monkeypatch):
+    monkeypatch.setattr(Segments, "windows", lambda self, targets: [Series(range(0, 8, 4), 8, skip=3)])
+    with pytest.raises(UserError, match="counted targets twice"):
+        evaluate(build(PreNorm()), ids, Segments(), 45, 45)
 
 
 @every_model
