@@ -13,6 +13,7 @@ from palimpsest.kernels.self_test import Case, Trial, fused_trials
 
 GPU = torch.device("cuda", 0)
 RIGHT = Trial("memory_scan", "fused", "cuda:0", "Delta", error=1e-6, milliseconds=1.0)
+KERNELS = ["memory_scan", "relative_attention", "delta_rnn", "delta_lstm", "recurrent_delta", "linear_cross_entropy"]
 WRONG = replace(RIGHT, error=0.25)
 BROKEN = replace(RIGHT, error=None, broken="RuntimeError: an illegal instruction")
 
@@ -210,7 +211,7 @@ def test_in_half_precision_a_fused_form_may_lose_twice_what_the_plain_one_loses(
 
 
 @pytest.mark.skipif(not (trust.HAS_TRITON and trust.INTERPRETED), reason="needs Triton's interpreter")
-@pytest.mark.parametrize("kernel", ["memory_scan", "relative_attention", "delta_rnn", "delta_lstm", "recurrent_delta"])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_passes_its_trial(kernel, monkeypatch):
     for name, size in {"ROWS": 1, "HEADS": 1, "LENGTH": 5, "WIDE": 17, "VECTORS": 1}.items():
         monkeypatch.setattr(self_test, name, size)
@@ -220,7 +221,7 @@ def test_every_kernel_passes_its_trial(kernel, monkeypatch):
     assert all(trial.error is not None and trial.passed for trial in found), found
 
 
-@pytest.mark.parametrize("kernel", ["memory_scan", "relative_attention", "delta_rnn", "delta_lstm", "recurrent_delta"])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_a_first_trial_is_in_both_precisions_and_only_of_its_kernel(kernel, monkeypatch):
     monkeypatch.setattr(self_test, "LENGTH", 3)
     monkeypatch.setattr(Case, "attempt", lambda case, backend, *rest: replace(RIGHT, kernel=case.kernel))

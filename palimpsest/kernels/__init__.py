@@ -1,18 +1,23 @@
-"""Arithmetic without parameters. Two doors, memory_scan and relative_attention: several forms each, and one answer."""
+"""Arithmetic without parameters. Three doors, memory_scan, relative_attention and linear_cross_entropy: several forms
+each, and one answer.
+"""
 
 from ..gates import Gates
 from ..relative import Relative
 from .attention import ATTENTION_BACKENDS, relative_attention
+from .cross_entropy import CROSS_ENTROPY_BACKENDS, linear_cross_entropy
 from .precision import memory_dtype
 from .scan import BACKENDS, BackendRefused, choose_backend, memory_scan
 
 __all__ = [
     "ATTENTION_BACKENDS",
     "BACKENDS",
+    "CROSS_ENTROPY_BACKENDS",
     "BackendRefused",
     "Gates",
     "Relative",
     "choose_backend",
+    "linear_cross_entropy",
     "memory_dtype",
     "memory_scan",
     "relative_attention",

@@ -19,6 +19,7 @@ from ..look import Look
 from ..relative import Relative
 from .activations import Softmax, Tanh
 from .attention import ATTENTION_BACKENDS, relative_attention
+from .cross_entropy import CROSS_ENTROPY_BACKENDS, linear_cross_entropy
 from .delta_lstm import delta_lstm
 from .delta_rnn import delta_rnn
 from .pages import FORMS
@@ -96,9 +97,8 @@ class Case:
             yield Trial(self.kernel, self.definition, "cpu", self.name, broken=told(error))
             return
         for backend in backends:
-            trial = self.attempt(backend, device, expected)
-            yield trial
-            if backend == "fused" and trial.refused is None and device.type != "cpu":
+            yield self.attempt(backend, device, expected)
+            if backend == "fused" and device.type != "cpu":
                 yield self.attempt_in_half(backend, device)
 
     def attempt(self, backend: str, device: torch.device, expected: Results) -> Trial:
@@ -157,6 +157,7 @@ def cases() -> Iterator[Case]:
     yield from scans()
     yield from attentions()
     yield from recurrences()
+    yield from cross_entropies()
 
 
 def scans() -> Iterator[Case]:
@@ -302,6 +303,30 @@ def run_delta_lstm(given: Inputs, backend: str) -> Results:
 def run_recurrent_delta(given: Inputs, backend: str) -> Results:
     reads, memory = recurrent_delta(**given, softmax=Softmax(), backend=backend)
     return {"reads": reads, "memory": memory}
+
+
+def cross_entropies() -> Iterator[Case]:
+    """Hidden states of three widths, each of which is cut otherwise."""
+    chance = torch.Generator().manual_seed(0)
+    rows, tokens = LENGTH, 4 * LENGTH + 3
+    for width, first in {WIDE: BOTH, 5 * WIDE: BOTH, 10 * WIDE: (HALF,)}.items():
+        inputs = {
+            "hidden": torch.randn(rows, width, generator=chance),
+            "weight": torch.randn(tokens, width, generator=chance) / width**0.5,
+            "bias": torch.randn(tokens, generator=chance),
+        }
+        backends = CROSS_ENTROPY_BACKENDS
+        yield Case("linear_cross_entropy", f"{width} wide", backends, inputs, score, plain="pieces", first=first)
+
+
+def score(given: Inputs, backend: str) -> Results:
+    """All rows with a bias, and some of them without."""
+    hidden, weight = given["hidden"], given["weight"]
+    row = torch.arange(len(hidden), device=hidden.device)
+    targets, options = row * 7 % len(weight), {"z_loss": 1e-2, "smoothing": 0.1, "backend": backend}
+    every = linear_cross_entropy(hidden, weight, given["bias"], targets, **options)
+    some = linear_cross_entropy(hidden, weight, None, targets, counted=row % 3 > 0, **options)
+    return {"nats": every, "nats of some rows": some}
 
 
 def current(device: torch.device) -> AbstractContextManager:

@@ -1,5 +1,6 @@
 """What Transformer-XL and lmtool-fwms do in their own way, as parts: their checkpoints and scores depend on it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +22,7 @@ from ..mixers.mixer import Mixer
 from ..mixers.softmax_attention import HiddenCache, SoftmaxAttention
 from ..models.block import Block, BlockModule, PostNorm, PreNorm
 from ..models.embeddings import AdaptiveEmbedding, AdaptiveTables, EmbeddingModule
-from ..models.heads import AdaptiveSoftmax, AdaptiveSoftmaxLayer
+from ..models.heads import AdaptiveSoftmax, AdaptiveSoftmaxLayer, Matrix
 
 
 @dataclass(frozen=True)
@@ -250,10 +251,8 @@ class SparingAdaptiveEmbedding(AdaptiveEmbedding):
 class SparingTables(AdaptiveTables):
     narrowest = 0  # the rarest tokens may have no numbers at all, and only a bias
 
-    def vectors(self, cluster: int, within: Tensor) -> Tensor:
-        if within.numel():
-            return super().vectors(cluster, within)
-        return self.projections[cluster].weight.new_zeros(0, self.projections[cluster].out_features)
+    def looked_into(self, cluster: Tensor) -> Iterable[int]:
+        return cluster.unique().tolist()
 
 
 @dataclass(frozen=True)
@@ -267,5 +266,9 @@ class SparingAdaptiveSoftmax(AdaptiveSoftmax):
 class SparingSoftmaxLayer(AdaptiveSoftmaxLayer):
     narrowest = 0
 
-    def nats(self, cluster: int, matrix: tuple[Tensor, Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
-        return super().nats(cluster, matrix, hidden, targets) if len(targets) else hidden.new_zeros(0)
+    def nats(
+        self, cluster: int, matrix: Matrix, hidden: Tensor, targets: Tensor, counted: Tensor | None = None
+    ) -> Tensor:
+        if counted is not None and not counted.any():
+            return torch.zeros((), device=hidden.device)
+        return super().nats(cluster, matrix, hidden, targets, counted)

@@ -1,6 +1,6 @@
 """Embeddings: tokens become hidden states."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
@@ -111,11 +111,17 @@ class AdaptiveTables(EmbeddingModule):
         self.projections = nn.ModuleList(projections)  # pyright: ignore[reportAttributeAccessIssue]
 
     def look_up(self, tokens: Tensor) -> Tensor:
-        if len(self.tables) == 1:  # nothing to sort
+        if len(self.tables) == 1:  # nothing to choose from
             return self.vectors(0, tokens)
-        order, found = self.vocabulary.sort(tokens.flatten())
-        vectors = torch.cat([self.vectors(cluster, within) for cluster, within in enumerate(found)])
-        return torch.zeros_like(vectors).index_copy(0, order, vectors).view(*tokens.shape, -1)
+        cluster, found = self.vocabulary.of(tokens), torch.zeros((), device=tokens.device)
+        for number in self.looked_into(cluster):
+            vectors = self.vectors(number, self.vocabulary.within(number, tokens))
+            found = vectors.where((cluster == number)[..., None], found)
+        return found
+
+    def looked_into(self, cluster: Tensor) -> Iterable[int]:
+        """All tables for every token, whichever it is in: to look for less is to wait for the device."""
+        return range(len(self.tables))
 
     def vectors(self, cluster: int, within: Tensor) -> Tensor:
         vectors = self.tables[cluster](within)
@@ -154,13 +160,9 @@ class Clusters:
         """The number of the cluster each token is in."""
         return sum(((tokens >= start).long() for start in self.starts[1:]), torch.zeros_like(tokens))
 
-    def sort(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The order in which the tokens `n` stand cluster by cluster, and each cluster's, counted from its start."""
-        cluster = self.of(tokens)
-        order = cluster.argsort(stable=True)
-        counts = cluster.bincount(minlength=len(self.starts)).tolist()
-        found = zip(tokens[order].split(counts), self.starts, strict=True)
-        return order, [tokens - start for tokens, start in found]
+    def within(self, cluster: int, tokens: Tensor) -> Tensor:
+        """Tokens counted from the start of a cluster; those of others become one of its own."""
+        return (tokens - self.starts[cluster]).clamp(0, self.sizes[cluster] - 1)
 
 
 def check_clusters(cutoffs: tuple[int, ...], divisor: int, inner: int | None) -> None:

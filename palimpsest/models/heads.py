@@ -1,17 +1,18 @@
 """Heads: hidden states become nats. A head owns its softmax, so that no one else ever sees all logits at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
-from torch.utils.checkpoint import checkpoint
 
 from ..errors import UserError
+from ..kernels.cross_entropy import linear_cross_entropy, logits_of
 from ..spec import Spec
 from .embeddings import Clusters, EmbeddingModule, check_clusters
+
+Matrix = tuple[Tensor, Tensor]  # a weight and its bias
 
 
 class Head(Spec):
@@ -28,17 +29,13 @@ class HeadModule(nn.Module):
         """hidden `b d` -> `b tokens`"""
         raise NotImplementedError
 
-    def charge(self, logits: Tensor, targets: Tensor, z_loss: float, smoothing: float = 0.0) -> Tensor:
-        """The nats of each target; in training their gradient is that of nats + z_loss · log-partition².
+    def multiplied(self) -> int:
+        """How many numbers every hidden state is multiplied by."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
 
-        Of smoothed targets, nats are (1 − smoothing) · the target's + smoothing · the mean of all tokens'.
-        """
-        nats = cross_entropy(logits, targets, reduction="none")
-        if not (self.training and (z_loss or smoothing)):
-            return nats
-        partition = logits.logsumexp(-1)
-        unseen = z_loss * partition.square() + smoothing * (partition - logits.mean(-1) - nats)
-        return nats + (unseen - unseen.detach())  # a zero, so that who masks, adds and divides nats does it to both
+    def in_training(self, share: float) -> float:
+        """What is added to the loss is nothing where nobody learns."""
+        return share if self.training else 0.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class SoftmaxHead(Head):
     tied: bool = False  # share the matrix of the embedding
     bias: bool = False
     dropout: float = 0.0  # of the hidden states
-    chunk: int = 2**22  # logits held at once; with more of them, they are made again in the backward pass
+    chunk: int | None = None  # logits held at once, where any are; by default 2**22, on a GPU 2**28
     z_loss: float = 0.0  # what the square of a log-partition adds to the loss; nats do not show it
     smoothing: float = 0.0  # share of each target that all tokens have in training; nats do not show it
 
@@ -70,18 +67,22 @@ class SoftmaxLayer(HeadModule):
             (self.project.weight,) = shared("tables", embedding.shared_tables(), [(tokens, width)])
 
     def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        hidden, targets_in_line = self.dropout(hidden).flatten(0, 1), targets.flatten()
-        rows = self.spec.chunk // self.project.out_features
-        return in_pieces(self.nats, rows, hidden, targets_in_line).view_as(targets)
-
-    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return self.charge(self.logits(hidden), targets, self.spec.z_loss, self.spec.smoothing)
+        nats = linear_cross_entropy(
+            self.dropout(hidden).flatten(0, 1),
+            self.project.weight,
+            self.project.bias,
+            targets.flatten(),
+            z_loss=self.in_training(self.spec.z_loss),
+            smoothing=self.in_training(self.spec.smoothing),
+            chunk=self.spec.chunk,
+        )
+        return nats.view_as(targets)
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         return self.logits(self.dropout(hidden)).log_softmax(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return at_least_single(self.project(hidden))
+        return logits_of(hidden, self.project.weight, self.project.bias)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class AdaptiveSoftmax(Head):
     tied: bool = False  # share the tables of the embedding; biases are never shared
     tied_projections: tuple[int, ...] = ()  # clusters, counted from zero, that share the embedding's projection
     dropout: float = 0.0  # of the hidden states
-    chunk: int = 2**22  # logits held at once; with more of them, they are made again in the backward pass
+    chunk: int | None = None  # logits held at once, where any are; by default 2**22, on a GPU 2**28
     z_loss: float = 0.0  # what the square of a log-partition adds to the loss; nats do not show it
 
     def __post_init__(self):
@@ -113,7 +114,8 @@ class AdaptiveSoftmax(Head):
 
 class AdaptiveSoftmaxLayer(HeadModule):
     """`tables.i` is `size inner` with a bias `size`, or one table for all clusters where the divisor is one;
-    `projections.i` is `width inner`, as in the embedding; row i of `clusters` scores cluster i + 1.
+    `projections.i` is `width inner`, as in the embedding; row i of `clusters` scores cluster i + 1, after the tokens of
+    cluster zero in the first softmax.
     """
 
     narrowest: ClassVar[int] = 1  # numbers that a vector must have
@@ -142,32 +144,40 @@ class AdaptiveSoftmaxLayer(HeadModule):
         self.clusters = nn.Linear(first, len(rarer)) if rarer else None
 
     def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        order, within = self.vocabulary.sort(targets.flatten())
-        hidden = self.dropout(hidden).flatten(0, 1).index_select(0, order)
-        parts, matrices, rarer = hidden.split([len(part) for part in within]), self.matrices(), range(1, len(within))
-        columns = [within[0], *(torch.full_like(within[cluster], self.column(cluster)) for cluster in rarer)]
-        nats = self.nats(0, matrices[0], hidden, torch.cat(columns))
-        tails = [self.nats(cluster, matrices[cluster], parts[cluster], within[cluster]) for cluster in rarer]
-        nats = nats + torch.cat([nats.new_zeros(len(within[0])), *tails])
-        return torch.zeros_like(nats).index_copy(0, order, nats).view_as(targets)
+        hidden, line = self.dropout(hidden).flatten(0, 1), targets.flatten()
+        first, *tails = self.matrices()
+        cluster = self.vocabulary.of(line)
+        nats = self.nats(0, first, hidden, line.where(cluster == 0, self.vocabulary.sizes[0] + cluster - 1))
+        for number, matrix in enumerate(tails, start=1):
+            within = line - self.vocabulary.starts[number]
+            nats = nats + self.nats(number, matrix, hidden, within, counted=cluster == number)
+        return nats.view_as(targets)
 
-    def nats(self, cluster: int, matrix: tuple[Tensor, Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
-        def nats(hidden: Tensor, targets: Tensor) -> Tensor:
-            return self.charge(self.logits(cluster, matrix, hidden), targets, self.spec.z_loss)
-
-        return in_pieces(nats, self.spec.chunk // len(matrix[0]), hidden, targets)
+    def nats(
+        self, cluster: int, matrix: Matrix, hidden: Tensor, targets: Tensor, counted: Tensor | None = None
+    ) -> Tensor:
+        return linear_cross_entropy(
+            self.projected(cluster, hidden),
+            *matrix,
+            targets,
+            counted=counted,
+            z_loss=self.in_training(self.spec.z_loss),
+            chunk=self.spec.chunk,
+        )
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
-        hidden, matrices = self.dropout(hidden), self.matrices()
-        first, *tails = (self.logits(*each, hidden).log_softmax(-1) for each in enumerate(matrices))
-        tails = [first[:, self.column(cluster), None] + tail for cluster, tail in enumerate(tails, start=1)]
-        return torch.cat([first[:, : self.vocabulary.sizes[0]], *tails], dim=-1)
+        hidden = self.dropout(hidden)
+        logits = (logits_of(self.projected(cluster, hidden), *matrix) for cluster, matrix in enumerate(self.matrices()))
+        first, *tails = (each.log_softmax(-1) for each in logits)
+        frequent, *clusters = first.split([self.vocabulary.sizes[0], *(1 for _ in tails)], dim=-1)
+        return torch.cat([frequent, *(one + tail for one, tail in zip(clusters, tails, strict=True))], dim=-1)
 
-    def column(self, cluster: int) -> int:
-        """Where the first softmax has the cluster: after all the tokens of cluster zero."""
-        return self.vocabulary.sizes[0] + cluster - 1
+    def multiplied(self) -> int:
+        """By the first softmax, and what comes before it: rarer tokens are for few."""
+        weight, _ = self.matrices()[0]
+        return weight.numel() + sum(projection.weight.numel() for projection in self.projections[:1])
 
-    def matrices(self) -> list[tuple[Tensor, Tensor]]:
+    def matrices(self) -> list[Matrix]:
         """Weight and bias of each softmax."""
         weights = [weight for table in self.tables for weight in self.cut(table.weight)]
         biases = [bias for table in self.tables for bias in self.cut(table.bias)]
@@ -180,23 +190,9 @@ class AdaptiveSoftmaxLayer(HeadModule):
         """A table of all clusters cut into theirs."""
         return numbers.split(self.vocabulary.sizes) if len(self.tables) == 1 else (numbers,)
 
-    def logits(self, cluster: int, matrix: tuple[Tensor, Tensor], hidden: Tensor) -> Tensor:
-        if self.projections:
-            hidden = hidden @ self.projections[cluster].weight  # backwards: from the width to the cluster's vectors
-        return at_least_single(linear(hidden, *matrix))
-
-
-def in_pieces(nats: Callable[[Tensor, Tensor], Tensor], rows: int, hidden: Tensor, targets: Tensor) -> Tensor:
-    """The nats of all targets `n`, of no more than so many rows at once."""
-    rows = max(1, rows)
-    if len(targets) <= rows:
-        return nats(hidden, targets)
-    pieces = zip(hidden.split(rows), targets.split(rows), strict=True)
-    return torch.cat([checkpoint(nats, *piece, use_reentrant=False) for piece in pieces])
-
-
-def at_least_single(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    def projected(self, cluster: int, hidden: Tensor) -> Tensor:
+        """Backwards: from the width to the cluster's vectors."""
+        return hidden @ self.projections[cluster].weight if self.projections else hidden
 
 
 def shared(what: str, offered: Sequence[nn.Embedding | nn.Linear], shapes: list[tuple[int, int]]) -> list[Tensor]:

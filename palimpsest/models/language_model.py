@@ -83,6 +83,10 @@ class LanguageNetwork(nn.Module):
     def stack(self) -> list[BlockModule]:
         return list(self.blocks)  # pyright: ignore[reportReturnType]
 
+    def multiplied(self) -> int:
+        """How many numbers every token is multiplied by, in products of weights."""
+        return sum(matrix.numel() for matrix in self.hidden_matrices()) + self.head.multiplied()
+
     def hidden_matrices(self) -> list[Tensor]:
         """The matrices between embedding and head, for optimisers that treat matrices as such."""
         return [module.weight for module in self.blocks.modules() if isinstance(module, nn.Linear)]

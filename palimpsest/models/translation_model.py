@@ -109,6 +109,10 @@ class TranslationNetwork(nn.Module):
     def layers(self) -> list[DecoderLayer]:
         return list(self.decoder)  # pyright: ignore[reportReturnType]
 
+    def multiplied(self) -> int:
+        """How many numbers a token and one of its source are multiplied by, in products of weights."""
+        return sum(matrix.numel() for matrix in self.hidden_matrices()) + self.head.multiplied()
+
     def hidden_matrices(self) -> list[Tensor]:
         """The matrices between embedding and head, for optimisers that treat matrices as such."""
         stacks = (self.encoder, self.decoder)

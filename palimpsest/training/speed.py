@@ -33,8 +33,7 @@ class Gauge:
         self.device = device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         fastest = next((speed for known, speed in FASTEST.items() if name.startswith(known)), None)
-        multiplied: int = model.multiplied() if hasattr(model, "multiplied") else 0  # pyright: ignore
-        self.share = 2 * PASSES * multiplied / fastest if fastest and multiplied else None  # a token a second uses
+        self.share = fastest and 2 * PASSES * model.multiplied() / fastest  # pyright: ignore (of a token in a second)
 
     def read(self, tokens_per_second: float) -> dict[str, float]:
         """`mfu`, where the device's speed is known, and `memory`, the largest so far, in GiB."""

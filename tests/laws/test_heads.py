@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from palimpsest.attention.positions import Sinusoidal
 from palimpsest.errors import UserError
+from palimpsest.kernels import cross_entropy
 from palimpsest.legacy.transformer_xl import SparingAdaptiveEmbedding, SparingAdaptiveSoftmax
 from palimpsest.models.embeddings import AdaptiveEmbedding, Embedding, EmbeddingModule, TokenEmbedding
 from palimpsest.models.heads import AdaptiveSoftmax, Head, HeadModule, SoftmaxHead
@@ -120,18 +121,30 @@ def test_how_many_logits_are_held_at_once_is_invisible(head):
 def test_no_more_logits_are_held_than_a_chunk(head, monkeypatch):
     chunk = 2 * WIDEST + 3
     module = pair(replace(head, chunk=chunk)).head
-    made, logits = [], module.logits
+    made, logits_of = [], cross_entropy.logits_of
 
-    def counted(cluster, *rest):
-        made.append((cluster, logits(cluster, *rest)))
+    def counted(hidden, weight, bias):
+        made.append((weight, logits_of(hidden, weight, bias)))
         return made[-1][1]
 
-    monkeypatch.setattr(module, "logits", counted)
+    monkeypatch.setattr(cross_entropy, "logits_of", counted)
+    matrices = module.matrices()
+    monkeypatch.setattr(module, "matrices", lambda: matrices)
     module(hidden_states(), texts()[1])
     assert max(each.numel() for _, each in made) <= chunk
-    sizes = module.vocabulary.sizes
-    rows = [sum(len(each) for cluster, each in made if cluster == wanted) for wanted in range(len(sizes))]
-    assert rows == [ROWS * LENGTH, *(ROWS * size for size in sizes[1:])]  # none passes through another's tail
+    rows = [sum(len(each) for weight, each in made if weight is wanted) for wanted, _ in matrices]
+    assert rows == [ROWS * LENGTH, *(ROWS * size for size in module.vocabulary.sizes[1:])]  # none in another's tail
+
+
+@pytest.mark.parametrize("head", [SoftmaxHead(bias=True), AdaptiveSoftmax((4, 9), 2, tied=True)], ids=repr)
+def test_one_graph_holds_embedding_and_head(head):
+    batch, module = texts(), pair(replace(head, chunk=30 * WIDEST, z_loss=0.1))
+    expected = module(*batch)
+    gradients_expected = gradients(module, expected.sum())
+    torch.compiler.reset()
+    nats = torch.compile(module, backend="aot_eager", fullgraph=True)(*batch)
+    close(nats, expected)
+    all_close(gradients(module, nats.sum()), gradients_expected)
 
 
 @every_adaptive
