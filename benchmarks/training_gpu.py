@@ -11,6 +11,7 @@ seconds between two lines of the log. Beside them stand the tokens in a second o
 
 import argparse
 import json
+import math
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -155,7 +156,7 @@ def measure(row: Row, way: Way, lines: int) -> Speed:
     )
     with tempfile.TemporaryDirectory() as folder, Log(Path(folder) / "metrics.jsonl", run.steps, quiet()) as log:
         trainer = Measured(
-            model, stream, lambda: {"nats": 0.0}, row.optimiser, Constant(), run, Path(folder), log, world
+            model, stream, lambda: {"nats": math.inf}, row.optimiser, Constant(), run, Path(folder), log, world
         )
         trainer.fit()
         told = [json.loads(line) for line in log.path.read_text().splitlines()]

@@ -50,6 +50,8 @@ class Stepper:
         """On the device, where a recorded step finds the one that holds now."""
         for group in self.groups():
             group["lr"] = torch.tensor(group["lr"], device=device)
+            if "capturable" in group:
+                group["capturable"] = True
 
     def step(self) -> None:
         for optimiser in self.optimisers:
