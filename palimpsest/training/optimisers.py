@@ -49,7 +49,7 @@ class Stepper:
     def hold_rates(self, device: torch.device) -> None:
         """On the device, where a recorded step finds the one that holds now."""
         for group in self.groups():
-            group["lr"] = torch.tensor(group["lr"], device=device)
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
             if "capturable" in group:
                 group["capturable"] = True
 

@@ -63,7 +63,9 @@ def settings_for(
     chunk, columns = 16 if by_feature else 32, min(holding(values), 32)
     wide = min(holding(values), 64)
     warps = 2 if max(features, wide) <= 64 or wide == 16 else 4
-    parts = max(1, min(8, 4 * processors // (lines * triton.cdiv(values, columns)), length // (64 * chunk)))
+    programs = lines * triton.cdiv(values, columns)
+    # what a part does to a page is as much work again, so that parts pay only where processors would be idle
+    parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
     return Settings(chunk, columns, wide, gradient_warps=warps, parts=parts)
 
 
