@@ -502,3 +502,15 @@ def test_a_run_that_is_stopped_and_saved_leaves_with_0_and_says_that_it_is_not_f
     monkeypatch.undo()
     say("resume", tmp_path / "run", "--json")
     assert json.loads(capsys.readouterr().out)["finished"]
+
+
+def test_evaluate_says_when_it_computes_in_other_numbers_than_float32(run, capsys, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # some virtual machines only claim to have bfloat16
+    say("evaluate", run, "--precision", "bfloat-16", "--json")
+    rounded = json.loads(capsys.readouterr().out)
+    exact = json.loads((run / "evaluation.json").read_text())
+    assert (rounded["precision"], exact["precision"]) == ("BFloat16", "Single")
+    assert rounded["nats"] != exact["nats"]
+    assert rounded["nats"] == pytest.approx(exact["nats"], rel=0.01)
+    say("evaluate", run, "--precision", "bfloat-16")
+    assert "BFloat16" in capsys.readouterr().out

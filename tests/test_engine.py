@@ -15,6 +15,7 @@ from palimpsest.data.streams import Contiguous
 from palimpsest.errors import Diverged, UserError
 from palimpsest.experiment import Recipe, load, resume, train
 from palimpsest.legacy.transformer_xl import DroppedSinusoidalRelative
+from palimpsest.memory.convolutions import ShortConvolution
 from palimpsest.mixers import FastWeight, Mixer, SoftmaxAttention
 from palimpsest.models.block import PreNorm
 from palimpsest.models.language_model import LanguageModel
@@ -204,6 +205,17 @@ def test_steps_are_recorded_only_where_they_can_be(recipe, tmp_path):
 def test_weights_that_are_shared_out_are_not_compiled():
     with pytest.raises(UserError, match="use Replicated"):
         Sharded().refuse_compilation()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_a_compiler_sees_of_a_convolution_is_the_convolution(size, monkeypatch):
+    layer = ShortConvolution(size).build(6).double()
+    torch.nn.init.normal_(layer.taps)
+    x, recent = torch.randn(2, 9, 6).double(), torch.randn(2, size - 1, 6).double()
+    plain = layer(x, recent)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for one, other in zip(layer(x, recent), plain, strict=True):
+        close(one, other, 1e-12)
 
 
 def test_relative_positions_are_compiled_too(monkeypatch):

@@ -17,6 +17,7 @@ from ..evaluation.perplexity import Protocol, SlidingWindow
 from ..experiment import Trained, Translator, load
 from ..legacy import protocols  # noqa: F401 (the originals' are found by name)
 from ..spec import Spec
+from ..training.precision import Precision, Single
 from ..world import World
 from .answers import print_json
 from .ls import shelf
@@ -58,6 +59,8 @@ class Evaluate:
     checkpoint: str = "best"
     """best, latest, the name of one, or last-5 for the mean of the newest five."""
     device: str = "auto"
+    precision: str = "single"
+    """The numbers that products are made of: single, tensor-float-32, bfloat-16, float-16."""
     json: bool = False
     """Print JSON, with the loss by position."""
 
@@ -75,11 +78,14 @@ def main(arguments: list[str]) -> None:
     world = World.join(options.device)
     trained = replace(load(options.run, options.checkpoint, str(world.device)), world=world)
     chosen = choose_protocols(starting_point(options.protocol, trained), given)
-    scores = [
-        {"split": split.name, "checkpoint": trained.checkpoint, **trained.evaluate(split, protocol).to_json()}
-        for split in choose_splits(trained, options)
-        for protocol in chosen
-    ]
+    precision = Precision.named(options.precision.replace("-", ""))()
+    told = {"checkpoint": trained.checkpoint, "precision": type(precision).__name__}
+    with precision.at_work(world.device):
+        scores = [
+            {"split": split.name, **told, **trained.evaluate(split, protocol).to_json()}
+            for split in choose_splits(trained, options)
+            for protocol in chosen
+        ]
     if not world.is_first:
         return
     if options.json:
@@ -164,7 +170,9 @@ def describe(score: dict[str, Any]) -> str:
     protocol = dict(score["protocol"])
     name = protocol.pop("part").rpartition(":")[-1]
     settings = ", ".join(f"{field} {value}" for field, value in protocol.items())
-    lines = [f"{score['split']}, {score['checkpoint']}, {name} ({settings}): {score['tokens']:,} targets"]
+    made = [score["split"], score["checkpoint"], f"{name} ({settings})"]
+    made += [] if score["precision"] == Single.__name__ else [score["precision"]]
+    lines = [f"{', '.join(made)}: {score['tokens']:,} targets"]
     lines += [f"  {row.replace('_', ' '):<20}{score[row]:.4f}" for row in ROWS if score.get(row) is not None]
     lines += [f"  {signature}" for signature in score.get("signatures", {}).values()]
     return "\n".join(lines)

@@ -36,6 +36,7 @@ from ..serialise import to_json
 from ..shards import whole
 from ..training.checkpoint import Checkpoints
 from ..training.log import Log, Silence
+from ..training.precision import Single
 from ..training.trainer import Trainer
 from ..world import World
 from .recipe import Recipe
@@ -222,7 +223,8 @@ def conclude(workshop: Workshop, folder: Path, console: Console) -> None:
     score = trained.evaluate(tokens.splits["valid"])
     if not world.is_first:
         return
-    write_json(folder / "evaluation.json", {"split": "valid", "checkpoint": trained.checkpoint, **score.to_json()})
+    told = {"split": "valid", "checkpoint": trained.checkpoint, "precision": Single.__name__}
+    write_json(folder / "evaluation.json", {**told, **score.to_json()})
     write_atomically(folder / "samples.txt", trained.sample(tokens, SAMPLE) + "\n")
     say(console, f"{trained.tell(score)} on the whole validation split ({score.tokens:,} targets)")
     try:

@@ -136,7 +136,9 @@ class KeyCache(SoftmaxAttentionMixer):
         projected = self.project(self.hear(x, places))
         queries, keys, values = projected.unflatten(-1, (3, self.spec.heads, self.head_width)).unbind(-3)
         queries, keys = (self.positions.turn(self.spec.key_scale(z), places) for z in (queries, keys))
-        all_keys, all_values = torch.cat([old.keys, keys], dim=1), torch.cat([old.values, values], dim=1)
+        all_keys, all_values = keys, values
+        if old.keys.shape[1]:
+            all_keys, all_values = torch.cat([old.keys, keys], dim=1), torch.cat([old.values, values], dim=1)
         if state is not None:  # a fresh cache holds nothing to look at
             keys, values = all_keys, all_values
         empty = empty_before(places, keys.shape[1] - x.shape[1], starts)

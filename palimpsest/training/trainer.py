@@ -198,7 +198,7 @@ class Trainer:
             if self.gauges:
                 self.log.write("gauges", self.step, **readings([gauge() for gauge in self.gauges]))
         if self.step % self.run.validate_every == 0 or self.step == self.run.steps:
-            with self.averaged():
+            with self.averaged(), self.run.precision.at_work(self.device):
                 found = self.validate()
             nats = found["nats"]
             self.validations.append((self.step, nats))
