@@ -18,6 +18,7 @@ from palimpsest.legacy.transformer_xl import DroppedSinusoidalRelative
 from palimpsest.memory.convolutions import ShortConvolution
 from palimpsest.mixers import FastWeight, Mixer, SoftmaxAttention
 from palimpsest.models.block import PreNorm
+from palimpsest.models.dropout import Dropout
 from palimpsest.models.language_model import LanguageModel
 from palimpsest.state import detach, leaves
 from palimpsest.training import compilation
@@ -37,7 +38,9 @@ def brief(part) -> str:
 
 PRECISIONS = [variant() for variant in Precision.variants()]
 every_precision = pytest.mark.parametrize("precision", PRECISIONS, ids=brief)
-every_compilation = pytest.mark.parametrize("part", Compilation.variants(), ids=lambda part: part.__name__)
+quick = {compilation.Blocks}  # the others take a compiler too long for every day
+COMPILATIONS = [pytest.param(part, marks=() if part in quick else pytest.mark.slow) for part in Compilation.variants()]
+every_compilation = pytest.mark.parametrize("part", COMPILATIONS, ids=lambda part: part.__name__)
 # those that read the device within a pass, as the originals do, and those whose walk a compiler cannot follow
 OURS = [variant for variant in Mixer.variants() if not variant.__module__.startswith("palimpsest.legacy")]
 
@@ -207,6 +210,23 @@ def test_weights_that_are_shared_out_are_not_compiled():
         Sharded().refuse_compilation()
 
 
+def test_what_a_compiler_sees_of_dropout_is_dropout(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    dropout, x = Dropout(0.3), torch.ones(64, 32, 32, dtype=torch.float64, requires_grad=True)
+    one, other = dropout(x), dropout(x)
+    assert set(one.unique().tolist()) == {0.0, 1 / 0.7}
+    kept, again = (one > 0).double(), (other > 0).double()
+    spread = (0.3 * 0.7 / x.numel()) ** 0.5
+    assert abs(kept.mean() - 0.7) < 4 * spread
+    assert abs(((kept - 0.7) * (again - 0.7)).mean()) < 4 * 0.21 / x.numel() ** 0.5, "each call draws anew"
+    for along in range(3):
+        beside = kept.roll(1, along)
+        assert abs(((kept - 0.7) * (beside - 0.7)).mean()) < 4 * 0.21 / x.numel() ** 0.5
+    (slope,) = torch.autograd.grad(one.sum(), x)
+    assert torch.equal(slope, one.detach())
+    assert torch.equal(dropout.eval()(x), x)
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_what_a_compiler_sees_of_a_convolution_is_the_convolution(size, monkeypatch):
     layer = ShortConvolution(size).build(6).double()
@@ -218,6 +238,7 @@ def test_what_a_compiler_sees_of_a_convolution_is_the_convolution(size, monkeypa
         close(one, other, 1e-12)
 
 
+@pytest.mark.slow
 def test_relative_positions_are_compiled_too(monkeypatch):
     as_traced(monkeypatch, "eager")
     torch._dynamo.reset()

@@ -11,6 +11,7 @@ from ..mixers.mixer import Mixer
 from ..mixers.softmax_attention import SoftmaxAttention
 from ..spec import Spec
 from ..state import State
+from .dropout import Dropout
 from .feed_forward import FeedForward, Relu
 from .norms import LayerNorm, Norm, RMSNorm
 
@@ -71,7 +72,7 @@ class BlockModule(nn.Module):
         super().__init__()
         self.mixer = spec.mixer.build(width, mixer_norm)
         self.feed_forward = None if spec.feed_forward is None else spec.feed_forward.build(width)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
 
     def forward(self, x: Tensor, state: State | None = None, starts: Tensor | None = None) -> tuple[Tensor, State]:
         x, state = self.mixed(x, state, starts)
@@ -160,7 +161,7 @@ class Skip(nn.Module):
 
     def __init__(self, norm: nn.Module, dropout: float):
         super().__init__()
-        self.norm, self.dropout = norm, nn.Dropout(dropout)
+        self.norm, self.dropout = norm, Dropout(dropout)
 
     def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         raise NotImplementedError

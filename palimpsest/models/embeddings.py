@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..attention.positions import AddedPositions, NoPositions
 from ..errors import UserError
 from ..spec import Spec
+from .dropout import Dropout
 
 
 class Embedding(Spec):
@@ -33,7 +34,7 @@ class EmbeddingModule(nn.Module):
         self.spec = spec
         self.scale = scale
         self.positions = spec.positions.build(width, heads=1, head_width=width)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
 
     def forward(self, tokens: Tensor, places: Tensor) -> Tensor:
         return self.dropout(self.positions.add(self.look_up(tokens) * self.scale, places))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
 from ..spec import Spec
+from .dropout import Dropout
 
 
 class FeedForward(Spec):
@@ -28,7 +29,7 @@ class FeedForwardNetwork(nn.Module):
         super().__init__()
         self.spec = spec
         self.up = nn.Linear(width, spec.branches * spec.inner)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
         self.down = nn.Linear(spec.inner, width)
 
     def forward(self, x: Tensor) -> Tensor:

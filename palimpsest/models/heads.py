@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..kernels.cross_entropy import linear_cross_entropy, logits_of
 from ..spec import Spec
+from .dropout import Dropout
 from .embeddings import Clusters, EmbeddingModule, check_clusters
 
 Matrix = tuple[Tensor, Tensor]  # a weight and its bias
@@ -61,7 +62,7 @@ class SoftmaxLayer(HeadModule):
     def __init__(self, spec: SoftmaxHead, tokens: int, width: int, embedding: EmbeddingModule):
         super().__init__()
         self.spec = spec
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
         self.project = nn.Linear(width, tokens, bias=spec.bias)
         if spec.tied:
             (self.project.weight,) = shared("tables", embedding.shared_tables(), [(tokens, width)])
@@ -126,7 +127,7 @@ class AdaptiveSoftmaxLayer(HeadModule):
         super().__init__()
         self.spec = spec
         self.vocabulary = Clusters(spec.cutoffs, spec.divisor, spec.inner, tokens, width, self.narrowest)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
         first, *rarer = self.vocabulary.widths
         shapes = self.vocabulary.shapes if spec.divisor > 1 else [(tokens, first)]
         tables = [nn.Linear(inner, size) for size, inner in shapes]
