@@ -1,11 +1,12 @@
 """How much of the device a run uses: share of the operations it could do, and memory."""
 
+import re
 import sys
 
 import torch
 from torch import nn
 
-# dense products of half precision in a second, as the makers say; the first name that a device's begins with counts
+# dense products of half precision in a second, as the makers say; the first that a device's name begins with counts
 FASTEST = {
     "NVIDIA B200": 2250e12,
     "NVIDIA GB200": 2500e12,
@@ -18,6 +19,7 @@ FASTEST = {
     "NVIDIA A10G": 70e12,
     "NVIDIA A10": 125e12,
     "NVIDIA L40S": 362e12,
+    "NVIDIA L40": 181e12,
     "NVIDIA L4": 121e12,
     "NVIDIA GeForce RTX 4090": 165e12,
     "NVIDIA GeForce RTX 3090": 71e12,
@@ -32,7 +34,7 @@ class Gauge:
     def __init__(self, model: nn.Module, device: torch.device):
         self.device = device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-        fastest = next((speed for known, speed in FASTEST.items() if name.startswith(known)), None)
+        fastest = next((speed for known, speed in FASTEST.items() if re.match(rf"{known}\b", name)), None)
         self.share = fastest and 2 * PASSES * model.multiplied() / fastest  # pyright: ignore (of a token in a second)
 
     def read(self, tokens_per_second: float) -> dict[str, float]:
