@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from closeness import all_close, close
+from forms import as_compiled
 from torch import Tensor
 
 from palimpsest.kernels import BackendRefused, attention_blocked, attention_reference, relative_attention
@@ -148,32 +149,13 @@ def test_the_settings_do_not_matter():
     all_close(case.fused(inputs), case.defined(inputs), TOLERANCE)
 
 
-class Compiled:
-    """A kernel of the interpreter that says it was compiled, and is launched as such: by position, without names."""
-
-    def __init__(self, kernel):
-        self.kernel, self.arg_names, self.known = kernel, kernel.arg_names, 0
-
-    def __getitem__(self, grid):
-        def run(*arguments, **named):
-            self.known += not named
-            self.kernel[grid](*arguments, **named)
-            return self
-
-        return run
-
-
 def test_a_kernel_that_is_known_is_launched_with_the_same_arguments(monkeypatch):
     case = Case(9, 20, words="place bias", spans=(3.0, 30.0), vectors=2, empty="rows")
-    compiled = [name for name in vars(kernels) if name.endswith("_kernel")]
-    for name in compiled:
-        monkeypatch.setattr(kernels, name, Compiled(getattr(kernels, name)))
-    layouts = {}
-    monkeypatch.setattr(attention, "compiled_for", lambda layout: layouts.setdefault(layout, {}))
+    compiled = as_compiled(monkeypatch, attention, kernels)
     inputs = case.inputs()
     case.fused(inputs)
     all_close(case.fused(inputs), case.defined(inputs), TOLERANCE)
-    assert all(getattr(kernels, name).known for name in compiled)
+    assert all(kernel.known for kernel in compiled)
 
 
 def test_no_span_and_no_reach_ever_touches_what_is_farther():

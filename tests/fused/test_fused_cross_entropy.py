@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from closeness import all_close, close
+from forms import as_compiled
 from torch import Tensor
 
 from palimpsest.kernels import BackendRefused
@@ -132,31 +133,12 @@ def test_the_settings_do_not_matter():
     all_close(case.fused(inputs), case.defined(inputs), TOLERANCE)
 
 
-class Compiled:
-    """A kernel of the interpreter that says it was compiled, and is launched as such: by position, without names."""
-
-    def __init__(self, kernel):
-        self.kernel, self.arg_names, self.known = kernel, kernel.arg_names, 0
-
-    def __getitem__(self, grid):
-        def run(*arguments, **named):
-            self.known += not named
-            self.kernel[grid](*arguments, **named)
-            return self
-
-        return run
-
-
 def test_a_kernel_that_is_known_is_launched_with_the_same_arguments(monkeypatch):
-    compiled = [name for name in vars(kernels) if name.endswith("_kernel")]
-    for name in compiled:
-        monkeypatch.setattr(kernels, name, Compiled(getattr(kernels, name)))
-    layouts = {}
-    monkeypatch.setattr(cross_entropy, "compiled_for", lambda layout: layouts.setdefault(layout, {}))
+    compiled = as_compiled(monkeypatch, cross_entropy, kernels)
     inputs = ALL.inputs()
     ALL.fused(inputs)
     all_close(ALL.fused(inputs), ALL.defined(inputs), TOLERANCE)
-    assert all(getattr(kernels, name).known for name in compiled)
+    assert all(kernel.known for kernel in compiled)
 
 
 def test_rows_that_do_not_count_are_never_touched():
