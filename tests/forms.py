@@ -1,4 +1,4 @@
-"""Forms of the kernels: those that compute in whatever they are given, float64 included, and fused ones as if compiled."""
+"""Forms of the kernels: those that compute in whatever they are given, and fused ones as if compiled."""
 
 from types import ModuleType
 
