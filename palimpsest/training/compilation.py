@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch._dynamo
 from torch import nn
 
 from ..batch import Batch
+from ..errors import UserError
 from ..spec import Spec
 from ..state import State, rows_of
 from .hooks import hooks
@@ -52,6 +52,8 @@ class Blocks(Compilation):
 
 
 def compiled(function: Callable) -> Callable:
+    import torch._dynamo  # a second or two, which only those who compile have to wait
+
     torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
     return torch.compile(function, fullgraph=True, dynamic=False)
 
@@ -62,6 +64,8 @@ def prepared(model: nn.Module, run: Pass) -> Pass:
     What is read off the device, and decides shapes, is read; and one row goes through the model as it is, for some
     kernels are tried at their first use.
     """
+    from torch._dynamo.exc import Unsupported
+
     shapes, tried = hooks(model, "shape"), False
 
     def ready(batch: Batch, state: State) -> tuple[torch.Tensor, State]:
@@ -72,6 +76,10 @@ def prepared(model: nn.Module, run: Pass) -> Pass:
             tried, row, device = True, slice(1), batch.inputs.device
             with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 model(batch.rows(row), rows_of(state, row))
-        return run(batch, state)
+        try:
+            return run(batch, state)
+        except Unsupported as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"torch.compile cannot follow this model ({reason}): leave --compile out") from error
 
     return ready
