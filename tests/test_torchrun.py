@@ -46,7 +46,8 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> No
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
-@pytest.mark.parametrize("spread", ["Sharded", pytest.param("Replicated", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", ["Sharded", "Replicated"])
 def test_a_run_of_which_one_process_is_killed_ends_like_one_that_nobody_killed(tmp_path, spread):
     text, run = tmp_path / "text.txt", tmp_path / "run"
     text.write_text(TEXT)
