@@ -60,15 +60,13 @@ class ShortConvolutionLayer(ConvolutionModule):
         channels, size = self.taps.shape
         seen = torch.cat([recent.to(x.dtype), x], dim=1)
         last = seen[:, seen.shape[1] - (size - 1) :]
-        if starts is None and torch.compiler.is_compiling():  # which makes one pass of a sum, but not of a convolution
-            taps = self.taps.to(x.dtype).unbind(1)
-            heard = (tap * seen[:, place : place + x.shape[1]] for place, tap in enumerate(taps))
-            return sum(heard, torch.zeros_like(x)), last
-        if starts is None:
+        if starts is None and not torch.compiler.is_compiling():  # which makes one pass of a sum, not of a convolution
             return conv1d(seen.mT, self.taps[:, None], groups=channels).mT, last
-        before = places_of(torch.full_like(starts[:, 0], size, dtype=torch.long), x.shape[1], starts)[..., None]
-        taps = reversed(self.taps.unbind(1))  # the present token's first
-        earlier = seen.unfold(1, x.shape[1], 1).unbind(1)[::-1]  # each `b channels t`, the present tokens first
-        heard = (tap * z.mT.where(before >= back, 0.0) for back, (tap, z) in enumerate(zip(taps, earlier, strict=True)))
-        backs = torch.arange(size - 2, -1, -1, device=x.device)[:, None]
-        return sum(heard, torch.zeros_like(x)), last.where(before[:, -1:] >= backs, 0.0)
+        taps = reversed(self.taps.to(x.dtype).unbind(1))  # the present token's first
+        earlier = [seen[:, size - 1 - back : seen.shape[1] - back] for back in range(size)]
+        if starts is not None:
+            before = places_of(torch.full_like(starts[:, 0], size, dtype=torch.long), x.shape[1], starts)[..., None]
+            earlier = [z.where(before >= back, 0.0) for back, z in enumerate(earlier)]
+            backs = torch.arange(size - 2, -1, -1, device=x.device)[:, None]
+            last = last.where(before[:, -1:] >= backs, 0.0)
+        return sum((tap * z for tap, z in zip(taps, earlier, strict=True)), torch.zeros_like(x)), last

@@ -134,7 +134,7 @@ class Trainer:
                 self.report()
                 self.checkpoints.look_after()
                 stopping = self.world.any(stop.asked)
-                if self.step % self.run.save_every == 0 or self.step == self.run.steps or stopping:
+                if self.is_due(self.run.save_every) or stopping:
                     self.save()
             self.checkpoints.finish()
         return self.step == self.run.steps
@@ -160,18 +160,16 @@ class Trainer:
             self.average.update(self.step)
         self.tokens += count
         self.unread.append(outcome._replace(state=None))
-        if self.device.type == "cpu" or self.is_due():
+        written_down = (self.run.log_every, self.run.validate_every, self.run.save_every)
+        if self.device.type == "cpu" or any(map(self.is_due, written_down)):
             self.read_outcomes()
         seconds = time.perf_counter() - start
         self.seconds += seconds
         self.since.add(count, seconds)
 
-    def is_due(self) -> bool:
-        """Whether this is a step after which anything is written down."""
-        run = self.run
-        return self.step == run.steps or any(
-            self.step % every == 0 for every in (run.log_every, run.validate_every, run.save_every)
-        )
+    def is_due(self, every: int) -> bool:
+        """What is done every so many steps, and after the last."""
+        return self.step % every == 0 or self.step == self.run.steps
 
     def read_outcomes(self) -> None:
         """Wait for the device, and take down what its steps found."""
@@ -190,14 +188,14 @@ class Trainer:
 
     def report(self) -> None:
         self.log.tick(self.step)
-        if self.step % self.run.log_every == 0 or self.step == self.run.steps:
+        if self.is_due(self.run.log_every):
             rate, seconds = self.share(self.step - 1), self.seconds
             numbers = self.since.means() | self.speed.read(self.since.tokens / self.since.seconds)
             self.log.write("train", self.step, tokens=self.tokens, **numbers, rate=rate, seconds=seconds)
             self.since = Interval()
             if self.gauges:
                 self.log.write("gauges", self.step, **readings([gauge() for gauge in self.gauges]))
-        if self.step % self.run.validate_every == 0 or self.step == self.run.steps:
+        if self.is_due(self.run.validate_every):
             with self.averaged(), self.run.precision.at_work(self.device):
                 found = self.validate()
             nats = found["nats"]
