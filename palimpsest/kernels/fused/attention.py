@@ -48,8 +48,10 @@ def settings_for(width: int, dtype: torch.dtype, spans: bool) -> Settings:
     if dtype == torch.float32:
         launch = Launch(32 if width <= 64 else 16, 8, 1)
         return Settings(launch, launch, launch, programs=264)
+    if width <= 64 and spans:
+        return Settings(Launch(64, 4, 3), Launch(64, 4, 2), Launch(64, 4, 1), programs=528)
     if width <= 64:
-        return Settings(Launch(64, 4, 3), Launch(64, 4, 2), Launch(64, 4, 1 if spans else 2), programs=528)
+        return Settings(Launch(64, 4, 3), Launch(64, 8, 2, 2), Launch(64, 8, 2, 2), programs=528)
     if width <= 128:
         launch = Launch(32, 4, 2)
         return Settings(Launch(64, 4, 2), launch, launch, programs=528)
@@ -276,7 +278,7 @@ def gradient_of_keys(p: Problem, grad: Tensor, lse: Tensor, largest: Tensor, dot
         *p.sizes, p.reach, p.dropout,
     )  # fmt: skip
     tiles = tiles_of(p.slots - p.length, launch) + tiles_of(p.length, launch)
-    p.launch_tiles("keys_kernel", (p.lines, blocks_of(tiles, launch), 1), arguments, launch)
+    p.launch_tiles("keys_kernel", (p.lines * blocks_of(tiles, launch), 1, 1), arguments, launch)
     return of_keys, of_values
 
 

@@ -9,7 +9,8 @@ row (`moved`). Moving is its own inverse: the same brings the gradients of score
 
 `queries_kernel` owns query tiles. It also leaves what they add to the gradients of table, bias and mask, and
 `distances_kernel` adds that up, always in the same order. `keys_kernel` owns key tiles, `vectors_kernel` persistent
-vectors. A head goes no farther than its share does: tiles beyond that are neither read nor multiplied.
+vectors. The first and the last but one may have two tiles `abreast`, below each other as one: what they walk through
+is then read half as often. A head goes no farther than its share does: tiles beyond that are neither read nor multiplied.
 """
 
 import triton
@@ -453,6 +454,9 @@ def queries_kernel(
                 add_up(of_mask + sums * TILE + distances, again, tl.sum(by_distance, 0))
                 by_distance *= load_distances(mask, head, distances, reach)[None, :]
                 of_scores *= shares(mask, head, apart, reach, TILE)
+            if places is not None:  # on its way while the products are made
+                at = of_table + (sums + apart) * (KEYS * TILE) + all_sums
+                old = tl.load(at, mask=again, other=0.0)
             of_query = tl.dot(of_scores.to(key.dtype), key, of_query, input_precision=PRECISION)
             if bias is not None:
                 add_up(of_bias + sums * TILE + distances, again, tl.sum(by_distance, 0))
@@ -460,8 +464,7 @@ def queries_kernel(
                 by_distance = by_distance.to(key.dtype)
                 of_place = tl.dot(by_distance, high_rows, of_place, input_precision=PRECISION)
                 added = tl.dot(tl.trans(place_query), by_distance, input_precision=PRECISION)
-                at = of_table + (sums + apart) * (KEYS * TILE) + all_sums
-                add_up(at, again, as_multiplied(added, KEYS, TILE, STRIPS))
+                tl.store(at, old + as_multiplied(added, KEYS, TILE, STRIPS))
 
         store_tile(of_queries, row, head, ours, length, of_query, KEY, KEYS)
         if places is not None:
@@ -582,13 +585,15 @@ def keys_kernel(
 ):
     """Owns a block of some key tiles of a row and head. Scores have keys as rows and queries as columns here."""
     BLOCK: tl.constexpr = ABREAST * TILE
-    together, number = tl.program_id(0), tl.program_id(1)
-    row, head = together // heads, together % heads
     line, block = tl.arange(0, TILE), tl.arange(0, BLOCK)
     nearer = (block % TILE)[:, None] <= line[None, :]
     cached = slots - length
     offset = (TILE - cached % TILE) % TILE
     first_tile = (cached + offset) // TILE
+    blocks = tl.cdiv(first_tile + tl.cdiv(length, TILE), ABREAST)
+    # those of one row and head side by side: they read the same queries
+    together, number = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    row, head = together // heads, together % heads
     own_tile = number * ABREAST  # the first of them
     slot = own_tile * TILE - offset + block
     far = reach
