@@ -43,15 +43,16 @@ class Settings(NamedTuple):
         return cls(Launch(*numbers[:4]), Launch(*numbers[4:8]), Launch(*numbers[8:12]), numbers[12])
 
 
-def settings_for(width: int, dtype: torch.dtype, spans: bool) -> Settings:
-    """For heads whose keys or values, whichever are wider, have this width, with spans of their own or not."""
+def settings_for(width: int, dtype: torch.dtype, spans: bool, bias: bool = False) -> Settings:
+    """For heads whose keys or values, whichever are wider, have this width; with spans, with biases, or without."""
     if dtype == torch.float32:
         launch = Launch(32 if width <= 64 else 16, 8, 1)
         return Settings(launch, launch, launch, programs=264)
-    if width <= 64 and spans:
-        return Settings(Launch(64, 4, 3), Launch(64, 4, 2), Launch(64, 4, 1), programs=528)
     if width <= 64:
-        return Settings(Launch(64, 4, 3), Launch(64, 8, 2, 2), Launch(64, 8, 2, 2), programs=528)
+        # sums for spans or biases leave no room for two query tiles
+        queries = Launch(64, 4, 2) if spans or bias else Launch(64, 8, 2, abreast=2)
+        keys = Launch(64, 4, 1) if spans else Launch(64, 8, 2, abreast=2)
+        return Settings(Launch(64, 4, 3), queries, keys, programs=528)
     if width <= 128:
         launch = Launch(32, 4, 2)
         return Settings(Launch(64, 4, 2), launch, launch, programs=528)
@@ -88,7 +89,8 @@ def attend(
     places, table, bias = (None, None, None) if relative is None else relative
     vectors = (None, None) if persistent is None else persistent
     if settings is None:
-        settings = settings_for(max(queries.shape[-1], values.shape[-1]), dtype, mask is not None)
+        widest = max(queries.shape[-1], values.shape[-1])
+        settings = settings_for(widest, dtype, spans=mask is not None, bias=bias is not None)
     return torch.ops.palimpsest.relative_attention(
         *(None if x is None else multiplied(x, dtype) for x in (queries, keys, values, places, table)),
         *(None if x is None else x.float() for x in (bias, mask)),

@@ -9,8 +9,9 @@ row (`moved`). Moving is its own inverse: the same brings the gradients of score
 
 `queries_kernel` owns query tiles. It also leaves what they add to the gradients of table, bias and mask, and
 `distances_kernel` adds that up, always in the same order. `keys_kernel` owns key tiles, `vectors_kernel` persistent
-vectors. The first and the last but one may have two tiles `abreast`, below each other as one: what they walk through
-is then read half as often. A head goes no farther than its share does: tiles beyond that are neither read nor multiplied.
+vectors. Where there is room, query tiles and key tiles are owned in blocks of two `abreast`, below each other as one:
+what they walk through is then read half as often. A head goes no farther than its share does: tiles beyond that are
+neither read nor multiplied.
 """
 
 import triton
@@ -65,8 +66,8 @@ def taken(tile, place, ROWS: tl.constexpr, TILE: tl.constexpr):
 def moved(tile, ROWS: tl.constexpr, TILE: tl.constexpr, zero=0):
     """Row m, column n <- row m, column (m − n) mod tile; of one tile, or of several that lie below each other.
 
-    Where registers are scarce, `zero` is one that the compiler takes for a number that changes: it then finds the places
-    again in every step, instead of keeping them all.
+    Where registers are scarce, `zero` is one that the compiler takes for a number that changes: it then finds the
+    places again in every step, instead of keeping them all.
     """
     m, n = tl.arange(0, ROWS)[:, None] + zero, tl.arange(0, TILE)[None, :]
     c = m - (n & 7)
@@ -343,9 +344,9 @@ def queries_kernel(
 ):
     """Owns some blocks of queries of a row and head, one after the other, and what they add to table, bias and mask.
 
-    A block is one query tile, or two: then a key tile is read once for both, and sums are loaded and stored once for both.
-    The earlier of the two is a distance tile ahead all the way: it makes its words a step before the later one needs
-    those of the same distances, and what it finds for distances waits for a step.
+    A block is one query tile, or two: then a key tile is read once for both, and sums come and go once for both. The
+    earlier of the two is a distance tile nearer all the way, so what it finds for distances waits for a step. Words
+    are made where they are needed, though a step before made some of them: products cost less than room to keep them.
     """
     tl.static_assert(ABREAST == 1 or (ABREAST == 2 and mask is None))
     BLOCK: tl.constexpr = ABREAST * TILE
@@ -398,18 +399,11 @@ def queries_kernel(
         if places is not None:
             place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
             of_place = tl.zeros((BLOCK, KEYS), tl.float32)
-            distances = farthest * TILE + line
-            rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
-            high = words(place_query, rows, bias, head, distances, reach, PRECISION)
-            if ABREAST == 2:
-                rows = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
-                ahead = words(place_query, rows, bias, head, distances - TILE, reach, PRECISION)
-                high = tl.where(later, high, ahead)
         if (places is not None) or (mask is not None):
-            # zeros, but of a product: what is moved is then laid out as products are, and never laid out anew
-            if places is None:
-                high = tl.dot(query, tl.trans(query), input_precision=PRECISION)
-            before = tl.minimum(tl.abs(high), 0.0)
+            # zeros, but of a product: what is moved is then laid out as products are, and never laid out anew;
+            # the least of zero and what is not negative: so the compiler knows that nothing is multiplied
+            none = load_tile(keys, row, head, slots + line, slots, KEY, KEYS)
+            before = tl.minimum(tl.abs(tl.dot(query, tl.trans(none), input_precision=PRECISION)), 0.0)
             if (bias is None) and (mask is None):
                 before = before.to(query.dtype)
             waiting = before
@@ -423,14 +417,12 @@ def queries_kernel(
                 high_rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
                 low_rows = load_tile(table, head, head, distances - BLOCK, reach, KEY, KEYS)
                 low = words(place_query, low_rows, bias, head, distances - BLOCK, reach, PRECISION)
+                high = words(place_query, high_rows, bias, head, distances, reach, PRECISION)
                 if ABREAST == 2:
                     later_rows = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
                     of_later = words(place_query, later_rows, bias, head, distances - TILE, reach, PRECISION)
-                    low = tl.where(later, of_later, low)
-                if mask is not None:  # then there is no room to keep it
-                    high = words(place_query, high_rows, bias, head, distances, reach, PRECISION)
+                    high, low = tl.where(later, high, of_later), tl.where(later, of_later, low)
                 scores += moved(tl.where(nearer, high, low), BLOCK, TILE, apart >> 30 if mask is None else 0)
-                high = low
             if mask is not None:  # what has no share may stand above the largest score
                 scores = tl.minimum(scores, most[:, None])
             seen = (slot[None, :] >= lowest[:, None]) & (slot[None, :] <= place[:, None])
