@@ -222,13 +222,14 @@ def attentions() -> Iterator[Case]:
         "keys": torch.randn(ROWS, LENGTH, HEADS, FEATURES, generator=chance) / FEATURES**0.5,
         "values": torch.randn(ROWS, LENGTH, HEADS, WIDTH, generator=chance),
     }
+    distances = {
+        "places": torch.randn(ROWS, LENGTH, HEADS, FEATURES, generator=chance),
+        "table": torch.randn(LENGTH, HEADS, FEATURES, generator=chance) / FEATURES**0.5,
+    }
     terms: dict[str, Inputs] = {
         "products": {},
-        "distances": {
-            "places": torch.randn(ROWS, LENGTH, HEADS, FEATURES, generator=chance),
-            "table": torch.randn(LENGTH, HEADS, FEATURES, generator=chance) / FEATURES**0.5,
-            "bias": torch.randn(LENGTH, HEADS, generator=chance),
-        },
+        "distances": distances,
+        "distances and biases": distances | {"bias": torch.randn(LENGTH, HEADS, generator=chance)},
         "mask and vectors": {
             "mask": torch.rand(HEADS, LENGTH, generator=chance),
             "persistent_keys": torch.randn(HEADS, VECTORS, FEATURES, generator=chance) / FEATURES**0.5,
@@ -246,7 +247,7 @@ def attend(given: Inputs, backend: str) -> Results:
         given["queries"],
         given["keys"],
         given["values"],
-        relative=Relative(given["places"], given["table"], given["bias"]) if "table" in given else None,
+        relative=Relative(given["places"], given["table"], given.get("bias")) if "table" in given else None,
         mask=given.get("mask"),
         persistent=(given["persistent_keys"], given["persistent_values"]) if "persistent_keys" in given else None,
         backend=backend,
