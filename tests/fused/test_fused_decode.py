@@ -89,7 +89,7 @@ def test_a_token_is_read_and_written_as_the_definition_says(keep, erase, write, 
     assert len(launched) == 1
 
 
-@pytest.mark.parametrize("features, width", [(1, 1), (8, 8), (16, 64), (33, 17), (64, 100), (200, 33), (256, 256)])
+@pytest.mark.parametrize("features, width", [(1, 1), (40, 1), (8, 8), (33, 17), (64, 100), (200, 33), (256, 256)])
 def test_sizes_need_not_be_round(features, width):
     inputs = drawn("features", rows=1, features=features, width=width)
     all_near(outcome(inputs, "fused"), defined(inputs))

@@ -14,7 +14,7 @@ from palimpsest.models.language_model import LanguageModel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SIZES = [(8, 8), (16, 64), (33, 17), (64, 100), (128, 128), (200, 33), (256, 256)]
+SIZES = [(40, 1), (8, 8), (16, 64), (33, 17), (64, 100), (128, 128), (200, 33), (256, 256)]
 LOOKS = [(Silu(), UnitNorm()), (EluPlusOne(), SumToOne()), (EluPlusOne(), Unscaled())]
 LOOKS += [(DPFP(nu=nu), SumToOne()) for nu in (1, 3)] + [(Favor(), SumToOne()), (Favor(directions=10), SumToOne())]
 

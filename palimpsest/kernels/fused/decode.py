@@ -35,9 +35,9 @@ class Settings(NamedTuple):
 @lru_cache(maxsize=1024)
 def settings_for(lines: int, features: int, values: int, processors: int) -> Settings:
     """Narrow slices where there are few pages; a thread has 32 numbers of one, as far as that goes."""
-    columns = min(holding(values), 32)
+    columns = min(triton.next_power_of_2(values), 32)
     if lines * triton.cdiv(values, columns) < processors:
-        columns = 16
+        columns = min(columns, 16)
     return Settings(columns, max(1, min(8, holding(features) * columns // 1024)))
 
 
