@@ -62,7 +62,7 @@ def memory_scan(
     if look is not None and not look.on_chip:
         queries, keys, look = look.of(queries), look.of(keys), None
     if backend is None:
-        backend = choose_backend(queries, keys, values, memory, look)
+        backend = choose_backend(queries, keys, values, gates, memory, look)
     elif backend == "fused" and (refused := why_not_fused(queries, keys, values, memory, look)):
         raise BackendRefused(refused)
     if backend != "fused" and look is not None:
@@ -81,12 +81,23 @@ def memory_scan(
 
 
 def choose_backend(
-    queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None = None, look: Look | None = None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gates: Gates = Gates(),  # noqa: B008 (immutable)
+    memory: Tensor | None = None,
+    look: Look | None = None,
 ) -> str:
     possible = queries.is_cuda and why_not_fused(queries, keys, values, memory, look) is None
-    if possible and trusted("memory_scan", queries.device):
+    if possible and trusted(fused_kernel(queries, keys, values, gates, memory), queries.device):
         return "fused"
     return "recurrent" if queries.shape[1] == 1 else "chunked"
+
+
+def fused_kernel(*arguments) -> str:
+    from .fused.scan import kernel_for
+
+    return kernel_for(*arguments)
 
 
 def why_not_fused(

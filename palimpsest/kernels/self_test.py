@@ -137,6 +137,14 @@ class Case:
         return replace(started, error=found[worst], allowed=SHARE * lost[worst], milliseconds=milliseconds)
 
 
+class OneWay(Case):
+    """Of a kernel that is for those alone who ask for no gradients."""
+
+    def outcome(self, backend: str, dtype: torch.dtype, device: torch.device) -> Results:
+        with current(device), torch.inference_mode():
+            return self.compute({name: x.to(device, dtype) for name, x in self.inputs.items()}, backend)
+
+
 def self_test(device: torch.device) -> Iterator[Trial]:
     """Every form with every case on the device; the fused ones are for GPUs."""
     for case in cases():
@@ -155,6 +163,7 @@ def fused_trials(kernel: str, device: torch.device) -> Iterator[Trial]:
 
 def cases() -> Iterator[Case]:
     yield from scans()
+    yield from decodings()
     yield from attentions()
     yield from recurrences()
     yield from cross_entropies()
@@ -181,6 +190,16 @@ def scans() -> Iterator[Case]:
         yield Case("memory_scan", rule, BACKENDS, inputs, scan, plain="chunked")
     raw = narrow | {"erase": torch.randn(tokens, generator=chance)}
     yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
+
+
+def decodings() -> Iterator[Case]:
+    """The first token of each scan that is of one text."""
+    for case in scans():
+        if "packed" not in case.name:
+            inputs = {name: x if name == "memory" else x[:, :1] for name, x in case.inputs.items()}
+            yield OneWay(
+                "memory_decode", case.name, ["fused"], inputs, case.compute, plain="recurrent", first=case.first
+            )
 
 
 def addressed(features: int, width: int, chance: torch.Generator) -> Inputs:

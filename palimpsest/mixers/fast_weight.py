@@ -185,7 +185,8 @@ def refuse_signed_sums(feature_map: FeatureMap, key_scale: KeyScale, *parts: Upd
 
 def by_head(x: Tensor, heads: int, width: int) -> Tensor:
     """`b t (w h x)` -> `b (t w) h x`"""
-    return x.unflatten(-1, (-1, heads, width)).flatten(1, 2)
+    writes = x.shape[2] // (heads * width)
+    return x.reshape(len(x), writes * x.shape[1], heads, width)
 
 
 def count_keys(queries: Tensor, keys: Tensor, gates: Gates, key_sum: KeySum) -> tuple[Tensor, KeySum]:

@@ -10,11 +10,13 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...gates import Gates
 from ...look import Look
 from ..trust import INTERPRETED
 from . import scan_kernels as kernels
+from .decode import decode, short
 from .features import holding
-from .launching import compiled_for, launch, layout_of
+from .launching import compiled_for, launch, layout_of, processors_of, strides
 
 MOST = 256  # features, values
 
@@ -119,11 +121,6 @@ class Problem(NamedTuple):
             "ROUGH": self.precision.rough,
         }
         return {name: value for name, value in found.items() if name != without}
-
-
-def strides(*tensors: Tensor | None) -> list[int]:
-    """Of rows, tokens and heads; 0 where there is nothing."""
-    return [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
 
 
 class Ready(NamedTuple):
@@ -342,11 +339,6 @@ def problem(layout, queries, values, log_keep, matrix, map, scale, nu, floor, ep
     return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], compiled)
 
 
-@lru_cache
-def processors_of(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
 def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
     """Reads, the last page and, if asked to, all that backward needs."""
     *look, saves = about
@@ -426,12 +418,26 @@ def scan(queries, keys, values, gates, memory: Tensor, look: Look | None = None)
         log_keep = log_keep.contiguous()
     about = look or Look()
     matrix = None if about.matrix is None else about.matrix.float().contiguous()
-    tensors = (queries, keys, values, log_keep, erase, None if shared else write, memory)
-    saves = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    memory = memory.float().contiguous()
+    saves = wants_gradients(queries, keys, values, gates, memory)
+    if not saves and short(queries):
+        return decode(queries, keys, values, log_keep, erase, write, memory, matrix, *about[2:], limit or 0.0)
     reads, last, *_ = torch.ops.palimpsest.memory_scan(
-        *tensors[:-1], memory.float().contiguous(), matrix, *about[2:], limit or 0.0, shared, saves
-    )
+        queries, keys, values, log_keep, erase, None if shared else write, memory, matrix,
+        *about[2:], limit or 0.0, shared, saves,
+    )  # fmt: skip
     return reads, last
+
+
+def wants_gradients(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> bool:
+    tensors = (queries, keys, values, *gates[:3], memory)
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def kernel_for(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> str:
+    """The one that `scan` would launch, by the name that it is trusted by."""
+    decodes = short(queries) and not wants_gradients(queries, keys, values, gates, memory)
+    return "memory_decode" if decodes else "memory_scan"
 
 
 def refusal(queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None, look: Look | None) -> str | None:
