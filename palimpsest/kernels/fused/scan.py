@@ -103,6 +103,11 @@ class Problem(NamedTuple):
         return -(-self.shape.length // self.settings.chunk)
 
     @property
+    def levels(self) -> int:
+        """How often a chunk can be halved."""
+        return self.settings.chunk.bit_length() - 1
+
+    @property
     def lines(self) -> int:
         return self.shape.rows * self.shape.heads
 
@@ -132,8 +137,8 @@ class Ready(NamedTuple):
     solved: Tensor | None = None  # c c, T
     seen: Tensor | None = None  # c c, how much of each note each read sees
     between: Tensor | None = None  # c c, what is kept from one token to another
-    kept: Tensor | None = None  # c, since the chunk's start
-    remaining: Tensor | None = None  # c, until its end
+    kept: Tensor | None = None  # c or c k, since the chunk's start
+    remaining: Tensor | None = None  # c or c k, until its end
 
 
 class Results(NamedTuple):
@@ -170,7 +175,9 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
         solved = None if erase is None else torch.empty_like(seen)
     if p.keep == "heads":
         between = last.new_empty(p.lines, p.chunks, chunk, chunk)
-        kept, remaining = (last.new_empty(p.lines, p.chunks, chunk) for _ in range(2))
+    if p.keep != "all":
+        each = (features,) if p.keep == "features" else ()
+        kept, remaining = (last.new_empty(p.lines, p.chunks, chunk, *each) for _ in range(2))
     effects = last.new_empty(p.lines, parts, features, count + features) if parts > 1 else None
     return Results(reads, last, saved, Ready(solved, seen, between, kept, remaining), effects)
 
@@ -186,7 +193,8 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
     )  # fmt: skip
 
     def constants():
-        return p.common(without="ROUGH") | {"ERASE": erase is not None, "EXACT": p.precision.exact}
+        what = {"LEVELS": p.levels, "ERASE": erase is not None, "EXACT": p.precision.exact}
+        return p.common(without="ROUGH") | what
 
     grid = (p.lines * p.chunks, 1, 1)
     warps, stages = p.settings.prepare_warps, p.settings.stages
@@ -194,15 +202,15 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
 
 
 def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | None = None) -> None:
-    queries, keys, values, log_keep, erase, write, matrix = tensors
+    queries, keys, values, _, erase, write, matrix = tensors
     columns = p.settings.columns
     slices = -(-p.shape.values // columns)
     if reads is None:
         slices += -(-p.shape.features // columns)
     arguments = (
-        queries, keys, values, log_keep, erase, write, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
+        queries, keys, values, erase, write, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
         start, reads, *(saved or Saved()), last,
-        *strides(queries, keys, values, log_keep, erase, write),
+        *strides(queries, keys, values, erase, write),
         p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
     what = {
@@ -225,12 +233,12 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | 
 
 
 def carry_back(p: Problem, tensors, ready: Ready, of_reads, of_last, of_start, of_fresh=None, of_pages=None) -> None:
-    queries, keys, _, log_keep, erase, _, matrix = tensors
+    queries, keys, _, _, erase, _, matrix = tensors
     columns = p.settings.columns
     arguments = (
-        queries, keys, log_keep, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
+        queries, keys, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
         of_reads, of_last, of_fresh, of_pages, of_start,
-        *strides(queries, keys, log_keep, erase, of_reads),
+        *strides(queries, keys, erase, of_reads),
         p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
     what = {"ERASE": erase is not None, "ENDED": of_last is not None, "SAVES": of_pages is not None}
@@ -263,7 +271,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_fres
     def constants():
         sizes = {"WIDE": holding(width), "VALUES": count, "COLUMNS": p.settings.gradient_columns}
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
-        return p.common() | sizes | gates | {"READY": ready.seen is not None}
+        return p.common() | sizes | gates | {"LEVELS": p.levels, "READY": ready.seen is not None}
 
     grid = (p.lines * p.chunks, 1, 1)
     launch(
