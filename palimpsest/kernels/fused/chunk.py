@@ -83,13 +83,13 @@ def across_middle(token, other, level):
 
 @triton.jit
 def kept_over(which, logs, PRECISION: tl.constexpr):
-    """[CHUNK, SIZE]: what is kept over those tokens that `which`, [CHUNK, CHUNK], has in each row; sums by themselves."""
+    """[CHUNK, SIZE]: what is kept over the tokens that `which`, [CHUNK, CHUNK], has in each row; sums by themselves."""
     return tl.exp(product(which.to(tl.float16), logs, PRECISION))
 
 
 @triton.jit
-def overlaps_by_feature(q, k, logs, CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr):
-    """Σ_f q_if k_jf kept_ijf for j ≤ i, and the same of keys with keys for j < i; each feature is kept by itself.
+def overlaps_by_feature(seen, recalled, q, k, logs, CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr):
+    """Adds Σ_f q_if k_jf kept_ijf for j ≤ i, and the same of keys with keys for j < i; each feature is kept by itself.
 
     Two tokens are in the two halves of one run of 2, 4, 8 … tokens. What is kept between them is what is kept from the
     earlier to the middle of that run, times what is kept from there to the later: neither factor can be too large.
@@ -97,8 +97,7 @@ def overlaps_by_feature(q, k, logs, CHUNK: tl.constexpr, LEVELS: tl.constexpr, P
     place = tl.arange(0, CHUNK)
     row, column = place[:, None], place[None, :]
     own = tl.sum(q.to(tl.float32) * k.to(tl.float32), axis=1)
-    seen = tl.where(row == column, own[:, None], 0.0)
-    recalled = tl.zeros((CHUNK, CHUNK), tl.float32)
+    seen += tl.where(row == column, own[:, None], 0.0)
     for level in range(LEVELS):
         kept = kept_over(towards_middle(row, column, level), logs, PRECISION)
         across = across_middle(row, column, level)

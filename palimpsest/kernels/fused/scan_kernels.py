@@ -230,23 +230,30 @@ def prepare_kernel(
 ):  # fmt: skip
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
-    place, feature, first = tl.arange(0, CHUNK), tl.arange(0, SIZE), chunk * CHUNK
+    place, first = tl.arange(0, CHUNK), chunk * CHUNK
     inside = place < length - first
-    q = look(
-        first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
-    )
-    k = look(first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+    q_base = first_of(queries, row, head, first, q_b, q_t, q_h)
+    k_base = first_of(keys, row, head, first, k_b, k_t, k_h)
     at = program.to(tl.int64) * CHUNK
-    if KEEP == "features":
+    SLICE: tl.constexpr = 32 if LOOK[0] == "Identity" and LOOK[1] == "Unscaled" and SIZE > 32 else SIZE
+    if KEEP != "features" or SLICE == SIZE:
+        q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+        k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+    if KEEP == "features":  # which know nothing of each other, so that few of them at a time need be on chip
         base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-        logs = logs_by_feature(base, keep_t, inside, FEATURES, SIZE, CHUNK)
-        offsets = place[:, None] * FEATURES + feature[None, :]
-        there = (feature < FEATURES)[None, :]
-        kept = kept_over(place[:, None] >= place[None, :], logs, FINE)
-        tl.store(kept_out + at * FEATURES + offsets, kept, mask=there)
-        remaining = kept_over(place[:, None] < place[None, :], logs, FINE)
-        tl.store(remaining_out + at * FEATURES + offsets, remaining, mask=there)
-        seen, recalled = overlaps_by_feature(q, k, logs, CHUNK, LEVELS, FINE)
+        seen = tl.zeros((CHUNK, CHUNK), tl.float32)
+        recalled = tl.zeros((CHUNK, CHUNK), tl.float32)
+        for start in tl.static_range(0, SIZE, SLICE):
+            feature = start + tl.arange(0, SLICE)
+            if SLICE < SIZE:
+                q = tile_of(q_base + start, q_t, inside, FEATURES - start, SLICE, CHUNK)
+                k = tile_of(k_base + start, k_t, inside, FEATURES - start, SLICE, CHUNK)
+            logs = logs_by_feature(base + start, keep_t, inside, FEATURES - start, SLICE, CHUNK)
+            on_fades = at * FEATURES + (place[:, None] * FEATURES + feature[None, :])
+            there = (feature < FEATURES)[None, :]
+            tl.store(kept_out + on_fades, kept_over(place[:, None] >= place[None, :], logs, FINE), mask=there)
+            tl.store(remaining_out + on_fades, kept_over(place[:, None] < place[None, :], logs, FINE), mask=there)
+            seen, recalled = overlaps_by_feature(seen, recalled, q, k, logs, CHUNK, LEVELS, FINE)
     else:
         seen = seen_of(q, k, CHUNK, FINE)
         if ERASE:
@@ -293,7 +300,7 @@ def gate_at(
 
 @triton.jit
 def fade_at(index, fades, KEEP: tl.constexpr, CHUNK: tl.constexpr):
-    """What `prepare` says is kept, of the chunk that is this one of all; that of features is too wide to wait on chip."""
+    """What `prepare` says is kept, of the chunk that is this one of all; not that of features, which is too wide."""
     place = tl.arange(0, CHUNK)
     if KEEP == "heads":
         return tl.load(fades + index.to(tl.int64) * CHUNK + place)
