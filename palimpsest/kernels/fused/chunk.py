@@ -5,7 +5,6 @@ import triton.language as tl
 
 from .products import product
 
-ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 BLOCK = tl.constexpr(16)  # rows that are solved one after the other; blocks of them are merged by products
 
 
@@ -51,15 +50,6 @@ def between(logs, documents, CHUNK: tl.constexpr):
     place = tl.arange(0, CHUNK)
     seen = (place[:, None] >= place[None, :]) & (documents[:, None] == documents[None, :])
     return tl.exp(tl.where(seen, (logs[:, None] - logs[None, :]).to(tl.float32), float("-inf")))
-
-
-@triton.jit
-def logs_by_feature(base, step, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """Log keep, [CHUNK, SIZE]. No number stands for one that leaves nothing, as sums are made by products."""
-    place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)
-    there = inside[:, None] & (feature < FEATURES)[None, :]
-    logs = tl.load(base + (place[:, None] * step + feature[None, :]), mask=there, other=0.0).to(tl.float32)
-    return tl.where(logs < ALL_GONE, ALL_GONE, logs)
 
 
 @triton.jit

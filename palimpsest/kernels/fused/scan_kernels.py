@@ -21,7 +21,6 @@ from .chunk import (
     inverse,
     kept_over,
     later_half,
-    logs_by_feature,
     overlaps_by_feature,
     towards_middle,
 )
@@ -29,6 +28,7 @@ from .features import features, raw_gradient
 from .products import product
 
 LITTLE = tl.constexpr(1 / 64)
+ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 
 
 @triton.jit
@@ -82,10 +82,10 @@ def back(
 
 
 @triton.jit
-def tile_of(base, step, inside, COUNT: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+def tile_of(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
     """[CHUNK, SIZE] numbers, `step` between tokens."""
     place, column = tl.arange(0, CHUNK), tl.arange(0, SIZE)
-    there = inside[:, None] & (column < COUNT)[None, :]
+    there = inside[:, None] & (column < count)[None, :]
     return tl.load(base + (place[:, None] * step + column[None, :]), mask=there, other=0.0)
 
 
@@ -117,6 +117,13 @@ def logs_of(base, step, inside, CHUNK: tl.constexpr):
     wiped = logs == float("-inf")
     sums = tl.cumsum(tl.where(wiped, 0.0, logs).to(tl.float64), axis=0)
     return sums, tl.cumsum(wiped.to(tl.int32), axis=0)
+
+
+@triton.jit
+def logs_by_feature(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """Log keep, [CHUNK, SIZE], all of it finite: sums over some tokens are products in which others count 0 times."""
+    logs = tile_of(base, step, inside, count, SIZE, CHUNK).to(tl.float32)
+    return tl.where(logs < ALL_GONE, ALL_GONE, logs)
 
 
 @triton.jit
@@ -243,7 +250,7 @@ def prepare_kernel(
         base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
         seen = tl.zeros((CHUNK, CHUNK), tl.float32)
         recalled = tl.zeros((CHUNK, CHUNK), tl.float32)
-        for start in tl.static_range(0, SIZE, SLICE):
+        for start in range(0, SIZE, SLICE):
             feature = start + tl.arange(0, SLICE)
             if SLICE < SIZE:
                 q = tile_of(q_base + start, q_t, inside, FEATURES - start, SLICE, CHUNK)
