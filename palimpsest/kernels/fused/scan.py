@@ -60,12 +60,15 @@ def settings_for(
         return Settings(16, 16, 16, prepare_warps=4, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
         return Settings(16, 16, 16, carry_warps=1, back_warps=1, gradient_warps=1, stages=2)
-    chunk, columns = 16 if by_feature else 32, min(holding(values), 32)
+    most = 16 if by_feature and features > 128 else 32
+    chunk, columns = most, min(holding(values), most)
     wide = min(holding(values), 64)
     warps = 2 if max(features, wide) <= 64 or wide == 16 else 4
     programs = lines * triton.cdiv(values, columns)
     # what a part does to a page is as much work again, so that parts pay only where processors would be idle
     parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
+    if by_feature:  # what is kept of them fills registers and shared memory
+        return Settings(chunk, columns, wide, prepare_warps=2, gradient_warps=2 * warps, stages=2, parts=parts)
     return Settings(chunk, columns, wide, gradient_warps=warps, parts=parts)
 
 

@@ -631,11 +631,11 @@ def gradients_kernel(
             across = across_middle(row_place, column_place, level)
             pairs = tl.where(across, of_seen, 0.0)
             dim_keys = k * kept
-            by_query = product(pairs, dim_keys, ROUGH) * kept
-            by_key = product(tl.trans(pairs), q * kept, ROUGH)
+            by_query = product(pairs, dim_keys, FINE) * kept
+            by_key = product(tl.trans(pairs), q * kept, FINE)
             if ERASE:  # rows of the later half are multiplied by β once the recall is put together
                 pairs = tl.where(across, of_system, 0.0)
-                by_key += product(pairs + tl.trans(pairs * beta[:, None]), dim_keys, ROUGH)
+                by_key += product(pairs + tl.trans(pairs * beta[:, None]), dim_keys, FINE)
                 later = later_half(place, level)
                 by_key *= kept
                 by_recalling += tl.where(later, tl.sum(by_key * k, axis=1), 0.0)
