@@ -140,8 +140,9 @@ class Ready(NamedTuple):
     solved: Tensor | None = None  # c c, T
     seen: Tensor | None = None  # c c, how much of each note each read sees
     between: Tensor | None = None  # c c, what is kept from one token to another
-    kept: Tensor | None = None  # c or c k, since the chunk's start
-    remaining: Tensor | None = None  # c or c k, until its end
+    kept: Tensor | None = None  # c, since the chunk's start; or k, of each feature from start to end
+    remaining: Tensor | None = None  # c, until its end
+    dimmed: Tensor | None = None  # 3 c k, features of queries and keys since the start, and of keys until the end
 
 
 class Results(NamedTuple):
@@ -167,22 +168,23 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
     chunk, parts = p.settings.chunk, p.settings.parts
     reads = values.new_empty(rows, length, heads, count)
     last = values.new_empty(rows, heads, features, count, dtype=torch.float32)
-    saved, solved, seen, between, kept, remaining = (None,) * 6
+    saved, solved, seen, between, kept, remaining, dimmed = (None,) * 7
     if saves:
         pages = last.new_empty(p.lines, p.chunks, count, features, dtype=p.precision.saved)
         tokens = (None, None) if erase is None else (torch.empty_like(reads, dtype=pages.dtype) for _ in range(2))
         saved = Saved(*tokens, pages)
+    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     if erase is not None or p.keep != "all":
-        halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
         solved = None if erase is None else torch.empty_like(seen)
     if p.keep == "heads":
         between = last.new_empty(p.lines, p.chunks, chunk, chunk)
-    if p.keep != "all":
-        each = (features,) if p.keep == "features" else ()
-        kept, remaining = (last.new_empty(p.lines, p.chunks, chunk, *each) for _ in range(2))
+        kept, remaining = (last.new_empty(p.lines, p.chunks, chunk) for _ in range(2))
+    if p.keep == "features":
+        kept = last.new_empty(p.lines, p.chunks, features)
+        dimmed = last.new_empty(p.lines, p.chunks, 3, *halves, chunk, features, dtype=kind)
     effects = last.new_empty(p.lines, parts, features, count + features) if parts > 1 else None
-    return Results(reads, last, saved, Ready(solved, seen, between, kept, remaining), effects)
+    return Results(reads, last, saved, Ready(solved, seen, between, kept, remaining, dimmed), effects)
 
 
 def prepare(p: Problem, tensors, ready: Ready) -> None:
@@ -211,7 +213,7 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | 
     if reads is None:
         slices += -(-p.shape.features // columns)
     arguments = (
-        queries, keys, values, erase, write, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
+        queries, keys, values, erase, write, matrix, ready.solved, ready.seen, *ready[3:],
         start, reads, *(saved or Saved()), last,
         *strides(queries, keys, values, erase, write),
         p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
@@ -239,7 +241,7 @@ def carry_back(p: Problem, tensors, ready: Ready, of_reads, of_last, of_start, o
     queries, keys, _, _, erase, _, matrix = tensors
     columns = p.settings.columns
     arguments = (
-        queries, keys, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
+        queries, keys, erase, matrix, ready.solved, ready.seen, *ready[3:],
         of_reads, of_last, of_fresh, of_pages, of_start,
         *strides(queries, keys, erase, of_reads),
         p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
@@ -265,7 +267,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_fres
     of_log_keep, of_erase = (None if x is None else x.new_empty(x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(write.shape)
     arguments = (
-        queries, keys, values, log_keep, erase, write, matrix, *ready[1:], *saved, of_reads, of_fresh, of_pages,
+        queries, keys, values, log_keep, erase, write, matrix, *ready[1:5], *saved, of_reads, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
         *strides(queries, keys, values, log_keep, erase, write, of_reads),
         length, heads, p.chunks,

@@ -28,6 +28,7 @@ from .features import features, raw_gradient
 from .products import product
 
 LITTLE = tl.constexpr(1 / 64)
+QUERIES, KEYS, KEYS_LEFT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what `prepare` dims by feature
 ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 
 
@@ -158,10 +159,13 @@ def seen_of(q, k, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def asked_of_page(page, x, kept, KEEP: tl.constexpr, PRECISION: tl.constexpr):
+def asked_of_page(
+    page, x, kept, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """What queries or keys find on the page the chunk began with, [COLUMNS, CHUNK]."""
     if KEEP == "features":
-        return product(page, tl.trans(x * kept), PRECISION)
+        return times_dimmed(page, dimmed_in, index, True, FEATURES, SIZE, CHUNK, PRECISION)
     elif KEEP == "heads":
         return product(page, tl.trans(x), PRECISION) * kept[None, :]
     else:
@@ -169,14 +173,53 @@ def asked_of_page(page, x, kept, KEEP: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def written(notes, x, kept, KEEP: tl.constexpr, PRECISION: tl.constexpr):
+def written(
+    notes, x, kept, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """What notes [COLUMNS, CHUNK] under the keys x leave on the page."""
     if KEEP == "features":
-        return product(notes, x * kept, PRECISION)
+        return times_dimmed(notes, dimmed_in, index, False, FEATURES, SIZE, CHUNK, PRECISION)
     elif KEEP == "heads":
         return product(notes * kept[None, :], x, PRECISION)
     else:
         return product(notes, x, PRECISION)
+
+
+@triton.jit
+def store_dimmed(tiles, index, tile, feature, FEATURES: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """Some features of queries or keys, as much as is kept of them; split as other tiles are."""
+    offsets = tl.arange(0, CHUNK)[:, None] * FEATURES + feature[None, :]
+    there = (feature < FEATURES)[None, :]
+    if PRECISION == "split":
+        base = tiles + index.to(tl.int64) * (2 * CHUNK * FEATURES)
+        high = tile.to(tl.bfloat16)
+        tl.store(base + offsets, high, mask=there)
+        tl.store(base + CHUNK * FEATURES + offsets, (tile - high.to(tl.float32)).to(tl.bfloat16), mask=there)
+    else:
+        tl.store(tiles + index.to(tl.int64) * (CHUNK * FEATURES) + offsets, tile, mask=there)
+
+
+@triton.jit
+def times_dimmed(
+    left, tiles, index, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile times what was stored so, [CHUNK, SIZE], or its transpose."""
+    base = tiles + index.to(tl.int64) * (CHUNK * FEATURES)
+    if PRECISION == "split":
+        base += index.to(tl.int64) * (CHUNK * FEATURES)
+    every = tl.arange(0, CHUNK) < CHUNK
+    tile = tile_of(base, FEATURES, every, FEATURES, SIZE, CHUNK)
+    if TURNED:
+        tile = tl.trans(tile)
+    found = product(left, tile, PRECISION)
+    if PRECISION == "split":
+        lost = tile_of(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK)
+        if TURNED:
+            lost = tl.trans(lost)
+        found = tl.dot(left.to(tl.bfloat16), lost, acc=found)
+    return found
 
 
 @triton.jit
@@ -228,7 +271,7 @@ def times_tile(left, tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PR
 
 @triton.jit
 def prepare_kernel(
-    queries, keys, log_keep, erase, matrix, solved, seen_out, between_out, kept_out, remaining_out,
+    queries, keys, log_keep, erase, matrix, solved, seen_out, between_out, kept_out, remaining_out, dimmed_out,
     q_b, q_t, q_h, k_b, k_t, k_h, keep_b, keep_t, keep_h, erase_b, erase_t, erase_h,
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
@@ -256,10 +299,14 @@ def prepare_kernel(
                 q = tile_of(q_base + start, q_t, inside, FEATURES - start, SLICE, CHUNK)
                 k = tile_of(k_base + start, k_t, inside, FEATURES - start, SLICE, CHUNK)
             logs = logs_by_feature(base + start, keep_t, inside, FEATURES - start, SLICE, CHUNK)
-            on_fades = at * FEATURES + (place[:, None] * FEATURES + feature[None, :])
-            there = (feature < FEATURES)[None, :]
-            tl.store(kept_out + on_fades, kept_over(place[:, None] >= place[None, :], logs, FINE), mask=there)
-            tl.store(remaining_out + on_fades, kept_over(place[:, None] < place[None, :], logs, FINE), mask=there)
+            since = kept_over(place[:, None] >= place[None, :], logs, FINE)
+            until = kept_over(place[:, None] < place[None, :], logs, FINE)
+            whole = tl.sum(tl.where((place == CHUNK - 1)[:, None], since, 0.0), axis=0)
+            tl.store(kept_out + program.to(tl.int64) * FEATURES + feature, whole, mask=feature < FEATURES)
+            store_dimmed(dimmed_out, program * 3 + QUERIES, q * since, feature, FEATURES, CHUNK, FINE)
+            if ERASE:
+                store_dimmed(dimmed_out, program * 3 + KEYS, k * since, feature, FEATURES, CHUNK, FINE)
+            store_dimmed(dimmed_out, program * 3 + KEYS_LEFT, k * until, feature, FEATURES, CHUNK, FINE)
             seen, recalled = overlaps_by_feature(seen, recalled, q, k, logs, CHUNK, LEVELS, FINE)
     else:
         seen = seen_of(q, k, CHUNK, FINE)
@@ -307,7 +354,7 @@ def gate_at(
 
 @triton.jit
 def fade_at(index, fades, KEEP: tl.constexpr, CHUNK: tl.constexpr):
-    """What `prepare` says is kept, of the chunk that is this one of all; not that of features, which is too wide."""
+    """What `prepare` says is kept, of the chunk that is this one of all."""
     place = tl.arange(0, CHUNK)
     if KEEP == "heads":
         return tl.load(fades + index.to(tl.int64) * CHUNK + place)
@@ -316,31 +363,20 @@ def fade_at(index, fades, KEEP: tl.constexpr, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def fade_of(index, fades, fade, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """What was asked for ahead or, for features, is asked for now: [CHUNK] or [CHUNK, SIZE]."""
-    if KEEP == "features":
-        base = fades + index.to(tl.int64) * (CHUNK * FEATURES)
-        return tile_of(base, FEATURES, tl.arange(0, CHUNK) < CHUNK, FEATURES, SIZE, CHUNK)
-    else:
-        return fade
-
-
-@triton.jit
 def whole_of(index, fades, kept, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """What is kept from start to end: since the start, at the last token."""
+    """What is kept from start to end; of features it is all that `fades` has."""
     if KEEP == "heads":
         return tl.sum(tl.where(tl.arange(0, CHUNK) == CHUNK - 1, kept, 0.0), axis=0)
     elif KEEP == "features":
         feature = tl.arange(0, SIZE)
-        last = fades + (index.to(tl.int64) * CHUNK + CHUNK - 1) * FEATURES
-        return tl.load(last + feature, mask=feature < FEATURES, other=0.0)
+        return tl.load(fades + index.to(tl.int64) * FEATURES + feature, mask=feature < FEATURES, other=0.0)
     else:
         return 1.0
 
 
 @triton.jit
 def carry_kernel(
-    queries, keys, values, erase, write, matrix, solved, seen_in, kept_in, remaining_in, start,
+    queries, keys, values, erase, write, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in, start,
     reads, notes_out, erased_out, pages, last,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
@@ -391,15 +427,14 @@ def carry_kernel(
         )
         token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
         on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
-        since = fade_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
-        until = fade_of(index, remaining_in, remaining, KEEP, FEATURES, SIZE, CHUNK)
-        total = whole_of(index, kept_in, since, KEEP, FEATURES, SIZE, CHUNK)
+        total = whole_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
         notes = v
         if WRITE:
             notes = notes.to(tl.float32) * into[None, :]
         if ERASE:
             given = notes.to(tl.float32)
-            fresh = given - beta[None, :] * asked_of_page(page, k, since, KEEP, FINE)
+            recall = asked_of_page(page, k, kept, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            fresh = given - beta[None, :] * recall
             notes = times_tile(fresh, solved, index, True, CHUNK, FINE)
             if SAVES:
                 tl.store(notes_out + token + on_tokens, tl.trans(notes).to(notes_out.dtype.element_ty), mask=here)
@@ -415,16 +450,15 @@ def carry_kernel(
                 first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
-            if KEEP == "features":  # whose queries are rounded as well
-                found = asked_of_page(page, q, since, KEEP, FINE)
-            else:
-                found = asked_of_page(page, q, since, KEEP, ROUGH)
+            ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # features are dimmed, no more as they came
+            found = asked_of_page(page, q, kept, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, ASKING)
             if READY:
                 found += product(notes, load_tile(seen_in, index, True, CHUNK, FINE), FINE)
             else:
                 found += product(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH)
             tl.store(reads + token + on_tokens, tl.trans(found).to(reads.dtype.element_ty), mask=here)
-        page = faded(page, total, KEEP) + written(notes, k, until, KEEP, FINE)
+        added = written(notes, k, remaining, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE)
+        page = faded(page, total, KEEP) + added
     if READS:
         if piece == parts - 1:
             tl.store(last + line.to(tl.int64) * (FEATURES * VALUES) + slice * COLUMNS + on_page, page, mask=there)
@@ -440,7 +474,7 @@ def carry_kernel(
 
 @triton.jit
 def carry_back_kernel(
-    queries, keys, erase, matrix, solved, seen_in, kept_in, remaining_in,
+    queries, keys, erase, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in,
     of_reads, of_last, of_fresh, of_pages, of_start,
     q_b, q_t, q_h, k_b, k_t, k_h, erase_b, erase_t, erase_h, r_b, r_t, r_h,
     length, heads, chunks, parts, share,
@@ -484,26 +518,43 @@ def carry_back_kernel(
         q = look(
             first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
         )
-        since = fade_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
-        until = fade_of(index, remaining_in, remaining, KEEP, FEATURES, SIZE, CHUNK)
-        total = whole_of(index, kept_in, since, KEEP, FEATURES, SIZE, CHUNK)
-        added = written(coming, q, since, KEEP, FINE)
+        total = whole_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
+        added = written(coming, q, kept, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, FINE)
         if ERASE:
             k = look(
                 first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
             of_notes = times_tile(coming, seen_in, index, False, CHUNK, FINE)
-            of_notes += asked_of_page(page, k, until, KEEP, FINE)
+            of_notes += asked_of_page(
+                page, k, remaining, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE
+            )
             fresh = times_tile(of_notes, solved, index, False, CHUNK, FINE)
             if SAVES:
                 token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
                 on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
                 here = inside[:, None] & (column[None, :] < left)
                 tl.store(of_fresh + token + on_tokens, tl.trans(fresh).to(of_fresh.dtype.element_ty), mask=here)
-            added -= written(fresh * beta[None, :], k, since, KEEP, FINE)
+            added -= written(
+                fresh * beta[None, :], k, kept, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE
+            )
         page = faded(page, total, KEEP) + added
     tl.store(of_start + at + on_page, page, mask=there)
+
+
+@triton.jit
+def fades_of(
+    program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What is kept since the chunk's start and until its end; that of features is found again."""
+    if KEEP == "features":
+        place = tl.arange(0, CHUNK)
+        logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
+        kept = kept_over(place[:, None] >= place[None, :], logs, PRECISION)
+        return kept, kept_over(place[:, None] < place[None, :], logs, PRECISION)
+    else:
+        return fade_at(program, kept_in, KEEP, CHUNK), fade_at(program, remaining_in, KEEP, CHUNK)
 
 
 @triton.jit
@@ -529,6 +580,9 @@ def gradients_kernel(
     k_base = first_of(keys, row, head, first, k_b, k_t, k_h)
     v_base = first_of(values, row, head, first, v_b, v_t, v_h)
     r_base = first_of(of_reads, row, head, first, r_b, r_t, r_h)
+    keep_base = log_keep
+    if KEEP != "all":
+        keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
     page_base = program.to(tl.int64) * (FEATURES * VALUES)
     q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
@@ -542,8 +596,9 @@ def gradients_kernel(
         of_beta = tl.zeros((CHUNK,), tl.float32)  # from what was erased, β times the recall
         erasing = tl.zeros((CHUNK, SIZE), tl.float32)
     else:
-        remaining = fade_at(program, remaining_in, KEEP, CHUNK)
-        remaining = fade_of(program, remaining_in, remaining, KEEP, FEATURES, SIZE, CHUNK)
+        _, remaining = fades_of(
+            program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
+        )
     if not ERASE and READY:
         seen_back = load_tile(seen_in, program, True, CHUNK, FINE)
     elif not ERASE:
@@ -600,10 +655,9 @@ def gradients_kernel(
 
     row_place, column_place = place[:, None], place[None, :]
     of_seen = tl.where(row_place >= column_place, of_seen, 0.0)
-    kept = fade_at(program, kept_in, KEEP, CHUNK)
-    kept = fade_of(program, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
-    remaining = fade_at(program, remaining_in, KEEP, CHUNK)
-    remaining = fade_of(program, remaining_in, remaining, KEEP, FEATURES, SIZE, CHUNK)
+    kept, remaining = fades_of(
+        program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
+    )
     of_q = dimmed(asking, kept, KEEP)
     of_k = dimmed(writing, remaining, KEEP)
     if KEEP != "all":
@@ -624,8 +678,7 @@ def gradients_kernel(
         own = tl.sum(tl.where(row_place == column_place, of_seen, 0.0), axis=1)[:, None]
         of_q += own * k
         of_k += own * q
-        base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-        logs = logs_by_feature(base, keep_t, inside, FEATURES, SIZE, CHUNK)
+        logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
         for level in range(LEVELS):
             kept = kept_over(towards_middle(row_place, column_place, level), logs, FINE)
             across = across_middle(row_place, column_place, level)
@@ -697,8 +750,7 @@ def gradients_kernel(
         later = tl.sum(by_later, axis=1) + tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0)
         found = tl.cumsum(later, axis=0, reverse=True) + before(tl.sum(by_earlier, axis=1))
         found += whole_of(program, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK) * by_whole
-        base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-        kind = tl.load(base + place * keep_t, mask=inside, other=0.0).to(tl.float32)
+        kind = tl.load(keep_base + place * keep_t, mask=inside, other=0.0).to(tl.float32)
         found = tl.where(kind == float("-inf"), 0.0, found)
         tl.store(of_log_keep + token + place * heads, found.to(of_log_keep.dtype.element_ty), mask=inside)
 
