@@ -450,7 +450,7 @@ def carry_kernel(
                 first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
-            ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # features are dimmed, no more as they came
+            ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # dimmed queries are no bfloat16
             found = asked_of_page(page, q, kept, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, ASKING)
             if READY:
                 found += product(notes, load_tile(seen_in, index, True, CHUNK, FINE), FINE)
