@@ -66,7 +66,8 @@ def outcome(inputs: Inputs, backend: str, dtype: torch.dtype, device: str = "cpu
     )
     chance = torch.Generator().manual_seed(1)
     found = [reads, memory] if both else [reads]
-    weighed = [(x * torch.randn(x.shape, generator=chance).to(x)).sum() for x in found]
+    # by numbers that are the same in every precision
+    weighed = [(x * torch.randn(x.shape, generator=chance).half().to(x)).sum() for x in found]
     leaves = {name: x for name, x in given.items() if x is not None and not (name == "write" and x is given["erase"])}
     gradients = torch.autograd.grad(sum(weighed), list(leaves.values()), allow_unused=True)
     named = zip(leaves, gradients, strict=True)
@@ -161,9 +162,59 @@ def test_keys_that_are_all_the_same_are_no_trouble(keep):
     all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
 
 
-@pytest.mark.parametrize("keep", KEEPS)
+FADINGS = {
+    "all is kept": (0.0,),
+    "nothing is kept": (-100.0,),
+    "any": (0.0, -1e-3, -0.5, -15.0, -100.0, -3e4, -torch.inf),
+}
+
+
+def fading(choices: tuple[float, ...], **sizes) -> Inputs:
+    """Each feature of each token is kept as one of these logarithms says."""
+    inputs = drawn("features", **sizes)
+    which = torch.randint(len(choices), inputs["log_keep"].shape, generator=torch.Generator().manual_seed(0))
+    return inputs | {"log_keep": torch.tensor(choices, dtype=torch.float64)[which]}
+
+
+@pytest.mark.parametrize("choices", FADINGS.values(), ids=FADINGS.keys())
+def test_each_feature_may_fade_as_it_likes(choices, cut):
+    cut(chunk=32)
+    inputs = fading(choices, length=40)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+def test_a_gate_that_leaves_nothing_has_no_gradient():
+    """Not even the rounding of what happens after it."""
+    inputs = fading((0.0, -0.5, -100.0, -torch.inf))
+    gone = inputs["log_keep"] <= -100
+    assert outcome(inputs, "fused", torch.float32, DEVICE)["gradient of log_keep"].cpu()[gone].abs().max() < 1e-30
+
+
+def test_what_a_great_forgetting_leaves_is_told_to_the_last_digit():
+    inputs = drawn("features")
+    inputs["log_keep"] = torch.full_like(inputs["log_keep"], -1e-6)
+    inputs["log_keep"][:, 3] = -1e4
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+@pytest.mark.parametrize("features, chunk", ((40, 32), (70, 16)))
+def test_features_that_fade_by_themselves_come_in_slices(features, chunk, cut):
+    cut(chunk=chunk)
+    inputs = drawn("features", features=features, packed=True)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+def test_features_made_on_chip_may_fade_by_themselves():
+    inputs, look = drawn("features", features=8), look_of(DPFP(nu=3), SumToOne(), 8)
+    inputs |= {"log_keep": drawn("features", features=48)["log_keep"], "memory": drawn(features=48)["memory"]}
+    expected = outcome(inputs, "chunked", torch.float64, look=look)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=look), expected, 5e-6)
+
+
+@pytest.mark.parametrize("keep", (*KEEPS, "any"))
 def test_half_precision_costs_no_more_than_rounding_what_comes_out(keep):
-    inputs = {name: None if x is None else x.half().double() for name, x in drawn(keep).items()}
+    exact = fading(FADINGS["any"]) if keep == "any" else drawn(keep)
+    inputs = {name: None if x is None else x.half().double() for name, x in exact.items()}
     truth = outcome(inputs, "reference", torch.float64)
     found = outcome(inputs, "fused", torch.float16, DEVICE)
     for name, x in truth.items():

@@ -62,12 +62,15 @@ def settings_for(
         return Settings(16, 16, 16, prepare_warps=4, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
         return Settings(16, 16, 16, carry_warps=1, back_warps=1, gradient_warps=1, stages=2)
-    chunk, columns = 16 if by_feature else 32, min(holding(values), 32)
+    most = 16 if by_feature and features > 128 else 32
+    chunk, columns = most, min(holding(values), most)
     wide = min(holding(values), 64)
     warps = 2 if max(features, wide) <= 64 or wide == 16 else 4
     programs = lines * triton.cdiv(values, columns)
     # what a part does to a page is as much work again, so that parts pay only where processors would be idle
     parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
+    if by_feature:  # what is kept of them fills registers and shared memory
+        return Settings(chunk, columns, wide, prepare_warps=2, gradient_warps=2 * warps, stages=2, parts=parts)
     return Settings(chunk, columns, wide, gradient_warps=warps, parts=parts)
 
 
@@ -105,6 +108,11 @@ class Problem(NamedTuple):
         return -(-self.shape.length // self.settings.chunk)
 
     @property
+    def levels(self) -> int:
+        """How often a chunk can be halved."""
+        return self.settings.chunk.bit_length() - 1
+
+    @property
     def lines(self) -> int:
         return self.shape.rows * self.shape.heads
 
@@ -129,8 +137,9 @@ class Ready(NamedTuple):
     solved: Tensor | None = None  # c c, T
     seen: Tensor | None = None  # c c, how much of each note each read sees
     between: Tensor | None = None  # c c, what is kept from one token to another
-    kept: Tensor | None = None  # c, since the chunk's start
+    kept: Tensor | None = None  # c, since the chunk's start; or k, of each feature from start to end
     remaining: Tensor | None = None  # c, until its end
+    dimmed: Tensor | None = None  # 3 c k, features of queries and keys since the start, and of keys until the end
 
 
 class Results(NamedTuple):
@@ -156,20 +165,23 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
     chunk, parts = p.settings.chunk, p.settings.parts
     reads = values.new_empty(rows, length, heads, count)
     last = values.new_empty(rows, heads, features, count, dtype=torch.float32)
-    saved, solved, seen, between, kept, remaining = (None,) * 6
+    saved, solved, seen, between, kept, remaining, dimmed = (None,) * 7
     if saves:
         pages = last.new_empty(p.lines, p.chunks, count, features, dtype=p.precision.saved)
         tokens = (None, None) if erase is None else (torch.empty_like(reads, dtype=pages.dtype) for _ in range(2))
         saved = Saved(*tokens, pages)
+    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     if erase is not None or p.keep != "all":
-        halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
         solved = None if erase is None else torch.empty_like(seen)
     if p.keep == "heads":
         between = last.new_empty(p.lines, p.chunks, chunk, chunk)
         kept, remaining = (last.new_empty(p.lines, p.chunks, chunk) for _ in range(2))
+    if p.keep == "features":
+        kept = last.new_empty(p.lines, p.chunks, features)
+        dimmed = last.new_empty(p.lines, p.chunks, 3, *halves, chunk, features, dtype=kind)
     effects = last.new_empty(p.lines, parts, features, count + features) if parts > 1 else None
-    return Results(reads, last, saved, Ready(solved, seen, between, kept, remaining), effects)
+    return Results(reads, last, saved, Ready(solved, seen, between, kept, remaining, dimmed), effects)
 
 
 def prepare(p: Problem, tensors, ready: Ready) -> None:
@@ -183,7 +195,8 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
     )  # fmt: skip
 
     def constants():
-        return p.common(without="ROUGH") | {"ERASE": erase is not None, "EXACT": p.precision.exact}
+        what = {"LEVELS": p.levels, "ERASE": erase is not None, "EXACT": p.precision.exact}
+        return p.common(without="ROUGH") | what
 
     grid = (p.lines * p.chunks, 1, 1)
     warps, stages = p.settings.prepare_warps, p.settings.stages
@@ -191,15 +204,15 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
 
 
 def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | None = None) -> None:
-    queries, keys, values, log_keep, erase, write, matrix = tensors
+    queries, keys, values, _, erase, write, matrix = tensors
     columns = p.settings.columns
     slices = -(-p.shape.values // columns)
     if reads is None:
         slices += -(-p.shape.features // columns)
     arguments = (
-        queries, keys, values, log_keep, erase, write, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
+        queries, keys, values, erase, write, matrix, ready.solved, ready.seen, *ready[3:],
         start, reads, *(saved or Saved()), last,
-        *strides(queries, keys, values, log_keep, erase, write),
+        *strides(queries, keys, values, erase, write),
         p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
     what = {
@@ -222,12 +235,12 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | 
 
 
 def carry_back(p: Problem, tensors, ready: Ready, of_reads, of_last, of_start, of_fresh=None, of_pages=None) -> None:
-    queries, keys, _, log_keep, erase, _, matrix = tensors
+    queries, keys, _, _, erase, _, matrix = tensors
     columns = p.settings.columns
     arguments = (
-        queries, keys, log_keep, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
+        queries, keys, erase, matrix, ready.solved, ready.seen, *ready[3:],
         of_reads, of_last, of_fresh, of_pages, of_start,
-        *strides(queries, keys, log_keep, erase, of_reads),
+        *strides(queries, keys, erase, of_reads),
         p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
     what = {"ERASE": erase is not None, "ENDED": of_last is not None, "SAVES": of_pages is not None}
@@ -251,7 +264,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_fres
     of_log_keep, of_erase = (None if x is None else x.new_empty(x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(write.shape)
     arguments = (
-        queries, keys, values, log_keep, erase, write, matrix, *ready[1:], *saved, of_reads, of_fresh, of_pages,
+        queries, keys, values, log_keep, erase, write, matrix, *ready[1:5], *saved, of_reads, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
         *strides(queries, keys, values, log_keep, erase, write, of_reads),
         length, heads, p.chunks,
@@ -260,7 +273,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_fres
     def constants():
         sizes = {"WIDE": holding(width), "VALUES": count, "COLUMNS": p.settings.gradient_columns}
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
-        return p.common() | sizes | gates | {"READY": ready.seen is not None}
+        return p.common() | sizes | gates | {"LEVELS": p.levels, "READY": ready.seen is not None}
 
     grid = (p.lines * p.chunks, 1, 1)
     launch(
