@@ -352,8 +352,8 @@ def problem(
         queries.dtype,
         processors_of(queries.device),
     )
-    if counts and erase is not None and settings.parts > 1:  # keys are counted in full: what a part does to a page, it
-        settings = replace(settings, parts=1)  # does not do to their sum
+    if counts and erase is not None:  # what a part does to a page that is erased it does not do to the sum of its keys
+        settings = replace(settings, parts=1)
     compiled = compiled_for((layout, look, limit, shared, counts, settings))
     return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], compiled)
 
