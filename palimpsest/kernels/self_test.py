@@ -24,7 +24,7 @@ from .delta_lstm import delta_lstm
 from .delta_rnn import delta_rnn
 from .pages import FORMS
 from .recurrent_delta import recurrent_delta
-from .scan import BACKENDS, BackendRefused, memory_scan
+from .scan import BACKENDS, BackendRefused, counted_scan, memory_scan
 
 TOLERANCE = 1e-4  # of the largest number expected: a hundred times what float32 loses here
 HALF = torch.bfloat16
@@ -188,6 +188,9 @@ def scans() -> Iterator[Case]:
     }
     for rule, inputs in given.items():
         yield Case("memory_scan", rule, BACKENDS, inputs, scan, plain="chunked")
+    column = torch.rand(ROWS, HEADS, WIDE, 1, generator=chance)
+    counted = wide | {"log_keep": wiped, "write": write, "column": column}
+    yield Case("memory_scan", "GatedSum, raw and counted", BACKENDS, counted, scan_counted, plain="chunked")
     raw = narrow | {"erase": torch.randn(tokens, generator=chance)}
     yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
 
@@ -196,7 +199,7 @@ def decodings() -> Iterator[Case]:
     """The first token of each scan that is of one text."""
     for case in scans():
         if "packed" not in case.name:
-            inputs = {name: x if name == "memory" else x[:, :1] for name, x in case.inputs.items()}
+            inputs = {name: x if name in ("memory", "column") else x[:, :1] for name, x in case.inputs.items()}
             yield OneWay(
                 "memory_decode", case.name, ["fused"], inputs, case.compute, plain="recurrent", first=case.first
             )
@@ -226,6 +229,14 @@ def scan_raw(given: Inputs, backend: str) -> Results:
     arguments = (given["queries"], given["keys"], given["values"], gates, given["memory"])
     reads, memory = memory_scan(*arguments, look=look, backend=backend)
     return {"reads": reads, "memory": memory}
+
+
+def scan_counted(given: Inputs, backend: str) -> Results:
+    """Queries also read the sum of all keys."""
+    look = Look(lambda x: elu(x) + 1, map="EluPlusOne")
+    arguments = (given["queries"], given["keys"], given["values"], Gates(given["log_keep"], write=given["write"]))
+    found = counted_scan(*arguments, given["memory"], given["column"], look=look, backend=backend)
+    return dict(zip(("reads", "memory", "mass", "column"), found, strict=True))
 
 
 def positive(x: Tensor) -> Tensor:

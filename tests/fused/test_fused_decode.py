@@ -12,7 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from palimpsest.kernels import Gates, memory_scan
+from palimpsest.kernels import Gates, counted_scan, memory_scan
 from palimpsest.kernels.fused import decode
 from palimpsest.kernels.fused import scan as fused
 from palimpsest.look import Look
@@ -30,7 +30,7 @@ def launched(monkeypatch):
     counted, usual = [], decode.launch
 
     def launch(compiled, purpose, kernel, grid, arguments, *rest):
-        for x in arguments[8:10]:
+        for x in arguments[8:11]:
             x.fill_(torch.nan)
         counted.append(grid)
         usual(compiled, purpose, kernel, grid, arguments, *rest)
@@ -39,7 +39,7 @@ def launched(monkeypatch):
     return counted
 
 
-def drawn(keep="all", erase=True, write=True, *, rows=2, length=1, features=12, width=10) -> Inputs:
+def drawn(keep="all", erase=True, write=True, *, rows=2, length=1, features=12, width=10, counted=False) -> Inputs:
     """Numbers that are the same in every precision."""
     chance = torch.Generator().manual_seed(features + width)
     tokens = (rows, length, 2)
@@ -58,24 +58,27 @@ def drawn(keep="all", erase=True, write=True, *, rows=2, length=1, features=12, 
         "erase": uniform(*tokens) if erase else None,
         "write": uniform(*tokens) if write else None,
         "memory": normal(rows, 2, features, width),
+        "column": uniform(rows, 2, features, 1) if counted else None,
     }
 
 
 def outcome(inputs: Inputs, backend: str, dtype=torch.float32, device: str = DEVICE, limit=None, look=None):
-    kinds = {"memory": torch.promote_types(dtype, torch.float32)}
+    whole = torch.promote_types(dtype, torch.float32)
+    kinds = {"memory": whole, "column": whole}
     given = {name: None if x is None else x.to(device, kinds.get(name, dtype)) for name, x in inputs.items()}
     gates = Gates(given["log_keep"], given["erase"], given["write"], limit)
+    arguments = (given["queries"], given["keys"], given["values"], gates, given["memory"])
     with torch.inference_mode():
-        return memory_scan(
-            given["queries"], given["keys"], given["values"], gates, given["memory"], look=look, backend=backend
-        )
+        if given["column"] is None:
+            return memory_scan(*arguments, look=look, backend=backend)
+        return counted_scan(*arguments, given["column"], look=look, backend=backend)
 
 
 def defined(inputs: Inputs, **options):
     return outcome(inputs, "reference", torch.float64, "cpu", **options)
 
 
-def all_near(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], tolerance: float = 1e-6) -> None:
+def all_near(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float = 1e-6) -> None:
     for x, truth in zip(found, expected, strict=True):
         assert x.shape == truth.shape
         error = (x.double().cpu() - truth).norm() / truth.norm()
@@ -87,6 +90,21 @@ def test_a_token_is_read_and_written_as_the_definition_says(keep, erase, write, 
     inputs = drawn(keep, erase, write)
     all_near(outcome(inputs, "fused"), defined(inputs))
     assert len(launched) == 1
+
+
+@pytest.mark.parametrize("width", (7, 10, 16, 32))
+@pytest.mark.parametrize("keep, erase", [("all", False), ("heads", False), ("features", True)])
+def test_keys_are_counted_beside_the_page(keep, erase, width, launched):
+    inputs = drawn(keep, erase, keep != "all", length=2, width=width, counted=True)
+    all_near(outcome(inputs, "fused"), defined(inputs))
+    assert len(launched) == 1
+
+
+def test_mass_is_as_exact_as_the_column():
+    inputs = drawn("heads", False, counted=True)
+    found = outcome(inputs, "fused", torch.float16)
+    assert [x.dtype for x in found] == [torch.float16, torch.float32, torch.float32, torch.float32]
+    all_near(found[1:], defined(inputs)[1:])
 
 
 @pytest.mark.parametrize("features, width", [(1, 1), (40, 1), (8, 8), (33, 17), (64, 100), (200, 33), (256, 256)])
@@ -198,8 +216,8 @@ def test_tokens_one_by_one_are_the_whole_text():
     whole, last = defined(inputs)
     reads, memory = [], inputs["memory"]
     for token in range(6):
-        one = {name: x if name == "memory" else x[:, token : token + 1] for name, x in inputs.items()}
-        read, memory = outcome(one | {"memory": memory}, "fused")
+        one = {name: x[:, token : token + 1] for name, x in inputs.items() if name not in ("memory", "column")}
+        read, memory = outcome(one | {"memory": memory, "column": None}, "fused")
         reads.append(read)
     all_near((torch.cat(reads, dim=1), memory), (whole, last), 2e-6)
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from palimpsest.kernels import Gates, choose_backend, memory_scan
+from palimpsest.kernels import Gates, choose_backend, counted_scan, memory_scan
 from palimpsest.kernels.trust import trusted
 from palimpsest.look import Look
 from palimpsest.memory.feature_maps import DPFP, EluPlusOne, Favor, Silu
@@ -29,7 +29,9 @@ def _nothing_is_left_unwritten():
     torch.use_deterministic_algorithms(False)
 
 
-def draw(keep: str, erase: bool, features: int, values: int, rows=3, length=1, width: int | None = None) -> Inputs:
+def draw(
+    keep: str, erase: bool, features: int, values: int, rows=3, length=1, width: int | None = None, counted=False
+) -> Inputs:
     tokens = (rows, length, 5)
     width = features if width is None else width
     return {
@@ -40,21 +42,23 @@ def draw(keep: str, erase: bool, features: int, values: int, rows=3, length=1, w
         "erase": torch.rand(tokens, dtype=torch.float64) if erase else None,
         "write": torch.rand(tokens, dtype=torch.float64) if erase else None,
         "memory": torch.randn(rows, 5, features, values),
+        "column": torch.rand(rows, 5, features, 1) if counted else None,
     }
 
 
 def outcome(inputs: Inputs, backend: str, dtype: torch.dtype, device: str = "cuda", look: Look | None = None):
-    page = torch.promote_types(dtype, torch.float32)
-    given = {name: x if x is None else x.to(device, page if name == "memory" else dtype) for name, x in inputs.items()}
+    pages = dict.fromkeys(("memory", "column"), torch.promote_types(dtype, torch.float32))
+    given = {name: x if x is None else x.to(device, pages.get(name, dtype)) for name, x in inputs.items()}
     gates = Gates(given["log_keep"], given["erase"], given["write"], None if look is None else 1.0)
+    arguments = (given["queries"], given["keys"], given["values"], gates, given["memory"])
     with torch.inference_mode():
-        return memory_scan(
-            given["queries"], given["keys"], given["values"], gates, given["memory"], look=look, backend=backend
-        )
+        if given["column"] is None:
+            return memory_scan(*arguments, look=look, backend=backend)
+        return counted_scan(*arguments, given["column"], look=look, backend=backend)
 
 
 def assert_close_as_the_plain_form(inputs: Inputs, dtype: torch.dtype, look: Look | None = None) -> None:
-    rounded = {name: x if x is None or name == "memory" else x.to(dtype) for name, x in inputs.items()}
+    rounded = {name: x if x is None or name in ("memory", "column") else x.to(dtype) for name, x in inputs.items()}
     truth = outcome(rounded, "reference", torch.float64, look=look)
     forms = (outcome(rounded, form, dtype, look=look) for form in ("fused", "recurrent"))
     found, allowed = (
@@ -69,6 +73,14 @@ def assert_close_as_the_plain_form(inputs: Inputs, dtype: torch.dtype, look: Loo
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_token_is_as_close_to_float64_as_the_plain_form_is(dtype, erase, keep, features, values):
     assert_close_as_the_plain_form(draw(keep, erase, features, values), dtype)
+
+
+@pytest.mark.parametrize("features, values", SIZES)
+@pytest.mark.parametrize("keep, erase", (("all", False), ("heads", True), ("features", False)))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_keys_are_counted_as_closely(dtype, keep, erase, features, values):
+    inputs = draw(keep, erase, features, values, length=2, counted=True)
+    assert_close_as_the_plain_form(inputs | {"queries": inputs["queries"].abs(), "keys": inputs["keys"].abs()}, dtype)
 
 
 @pytest.mark.parametrize("map, scale", LOOKS, ids=lambda part: type(part).__name__)

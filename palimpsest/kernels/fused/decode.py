@@ -21,7 +21,7 @@ LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 LIBRARY.define(
     "memory_decode(Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, "
     "Tensor memory, Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, "
-    "float limit) -> (Tensor, Tensor)"
+    "float limit, bool counts) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -33,39 +33,44 @@ class Settings(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def settings_for(lines: int, features: int, values: int, processors: int) -> Settings:
+def settings_for(lines: int, features: int, page: int, processors: int) -> Settings:
     """Narrow slices where there are few pages; a thread has 32 numbers of one, as far as that goes."""
-    columns = min(triton.next_power_of_2(values), 32)
-    if lines * triton.cdiv(values, columns) < processors:
+    columns = min(triton.next_power_of_2(page), 32)
+    if lines * triton.cdiv(page, columns) < processors:
         columns = min(columns, 16)
     return Settings(columns, max(1, min(8, holding(features) * columns // 1024)))
 
 
 @triton.jit
 def decode_kernel(
-    queries, keys, values, log_keep, erase, write, memory, matrix, reads, last,
+    queries, keys, values, log_keep, erase, write, memory, matrix, reads, last, mass,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
     heads,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    COLUMNS: tl.constexpr, TOKENS: tl.constexpr, KEEP: tl.constexpr, LIMIT: tl.constexpr,
+    PAGE: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr, KEEP: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    SLICES: tl.constexpr = (VALUES + COLUMNS - 1) // COLUMNS
+    """Where a page has one more column than there are values, every key writes a one in it."""
+    SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, line = program % SLICES, program // SLICES
     row, head = (line // heads).to(tl.int64), line % heads
     feature, column = tl.arange(0, SIZE), tl.arange(0, COLUMNS)
     here = column < VALUES - slice * COLUMNS
-    there = (feature[:, None] < FEATURES) & here[None, :]
-    on_page = feature[:, None] * VALUES + column[None, :]
-    at = line.to(tl.int64) * (FEATURES * VALUES) + slice * COLUMNS
+    counting = column == VALUES - slice * COLUMNS
+    there = (feature[:, None] < FEATURES) & (column < PAGE - slice * COLUMNS)[None, :]
+    on_page = feature[:, None] * PAGE + column[None, :]
+    at = line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
     page = tl.load(memory + at + on_page, mask=there, other=0.0)
     queries += row * q_b + head * q_h
     keys += row * k_b + head * k_h
     values += row * v_b + head * v_h + slice * COLUMNS
     reads += (row * (TOKENS * heads) + head) * VALUES + slice * COLUMNS
+    mass += row * (TOKENS * heads) + head
     for token in tl.static_range(TOKENS):
         note = tl.load(values + column, mask=here, other=0.0).to(tl.float32)
+        if PAGE > VALUES:
+            note = tl.where(counting, 1.0, note)
         q = look(queries, matrix, LOOK, WIDTH, FEATURES, SIZE)
         k = look(keys, matrix, LOOK, WIDTH, FEATURES, SIZE)
         if KEEP == "features":
@@ -78,9 +83,14 @@ def decode_kernel(
         if erase is not None:
             recall = tl.sum(page * k[:, None], axis=0)
             note -= gate_of_one(erase + row * erase_b + head * erase_h + token * erase_t, LIMIT) * recall
+            if PAGE > VALUES:
+                note = tl.where(counting, 1.0, note)  # in full, as nothing of it is erased
         page += k[:, None] * note[None, :]
         read = tl.sum(page * q[:, None], axis=0)
         tl.store(reads + column, read.to(reads.dtype.element_ty), mask=here)
+        if PAGE > VALUES:
+            overlap = tl.sum(tl.where(counting, read, 0.0), axis=0)
+            tl.store(mass + token * heads, overlap, mask=slice == SLICES - 1)
         queries += q_t
         keys += k_t
         values += v_t
@@ -110,32 +120,39 @@ def gate_of_one(gate, LIMIT: tl.constexpr):
     return found
 
 
-def decode_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> tuple[Tensor, Tensor]:
+def room_for(values: Tensor, memory: Tensor, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Reads, the page after them, and mass; not filled yet."""
+    mass = memory.new_empty(values.shape[:-1] if counts else 0)
+    return values.new_empty(values.shape), torch.empty_like(memory), mass
+
+
+def decode_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> tuple[Tensor, Tensor, Tensor]:
     rows, length, heads, width = queries.shape
-    features, count = memory.shape[-2:]
-    settings = settings_for(rows * heads, features, count, processors_of(queries.device))
-    reads, last = values.new_empty(rows, length, heads, count), torch.empty_like(memory)
+    features, page = memory.shape[-2:]
+    settings = settings_for(rows * heads, features, page, processors_of(queries.device))
+    made = room_for(values, memory, about[-1])
     tensors = (queries, keys, values, log_keep, erase, write, memory, matrix)
-    arguments = (*tensors, reads, last, *strides(*tensors[:6]), heads)
+    arguments = (*tensors, *made, *strides(*tensors[:6]), heads)
 
     def constants():
         return {
-            "LOOK": about[:-1],
+            "LOOK": about[:-2],
             "WIDTH": width,
             "FEATURES": features,
             "SIZE": holding(features),
-            "VALUES": count,
+            "VALUES": values.shape[-1],
+            "PAGE": page,
             "COLUMNS": settings.columns,
             "TOKENS": length,
             "KEEP": "all" if log_keep is None else "heads" if log_keep.ndim == 3 else "features",
-            "LIMIT": about[-1],
+            "LIMIT": about[-2],
         }
 
-    grid = (rows * heads * -(-count // settings.columns), 1, 1)
+    grid = (rows * heads * -(-page // settings.columns), 1, 1)
     compiled = compiled_for((layout_of(tensors), about, settings))
     with torch.cuda.device_of(queries):
         launch(compiled, "decode", decode_kernel, grid, arguments, constants, settings.warps, 1)
-    return reads, last
+    return made
 
 
 for device in ("CUDA", "CPU"):
@@ -143,14 +160,14 @@ for device in ("CUDA", "CPU"):
 
 
 @torch.library.register_fake("palimpsest::memory_decode", lib=LIBRARY)
-def _(queries, keys, values, log_keep, erase, write, memory, *about):
-    return values.new_empty(values.shape), torch.empty_like(memory)
+def _(queries, keys, values, log_keep, erase, write, memory, matrix, *about):
+    return room_for(values, memory, about[-1])
 
 
 def short(queries: Tensor) -> bool:
     return queries.shape[1] <= TOKENS
 
 
-def decode(*arguments) -> tuple[Tensor, Tensor]:
+def decode(*arguments) -> tuple[Tensor, Tensor, Tensor]:
     """As `scan`, of tensors that are as it made them; no gradient comes back."""
     return torch.ops.palimpsest.memory_decode(*arguments)

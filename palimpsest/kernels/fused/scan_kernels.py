@@ -5,6 +5,9 @@
     carry_back  the same, last chunk first: the gradient of the page after each chunk, and of what T was given
     gradients   all chunks side by side: everything else, from the pages before and their gradients after each chunk
 
+Where keys are counted, a page has one column more than there are values, PAGE = VALUES + 1, in which every key writes a
+one. Those ones are not in memory either, and what is read of that column, the mass, is written by itself.
+
 Raw queries and keys are read from memory; their features exist on chip alone. On chip a page is turned, columns first:
 page and notes are then the left side of every product they are in, which on tensor cores is where results already
 lie, so that nothing between two chunks passes through shared memory. All tiles have fewer than 64 rows: from there
@@ -231,6 +234,17 @@ def faded(page, total, KEEP: tl.constexpr):
 
 
 @triton.jit
+def overlap_with(vector, x, kept, KEEP: tl.constexpr):
+    """Of each row of x with a vector [SIZE] of the page, [CHUNK]."""
+    if KEEP == "features":
+        return tl.sum(x * kept * vector[None, :], axis=1)
+    elif KEEP == "heads":
+        return tl.sum(x.to(tl.float32) * vector[None, :], axis=1) * kept
+    else:
+        return tl.sum(x.to(tl.float32) * vector[None, :], axis=1)
+
+
+@triton.jit
 def store_tile(tiles, index, tile, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     """A [CHUNK, CHUNK] for all programs of a head; where products are split, what bfloat16 keeps and what it loses."""
     place = tl.arange(0, CHUNK)
@@ -341,6 +355,16 @@ def tokens_at(
 
 
 @triton.jit
+def with_count(tile, last, slice, VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr):
+    """[COLUMNS, CHUNK] with these numbers in the column in which keys are counted, if there is one and it is here."""
+    if PAGE > VALUES:
+        counting = (tl.arange(0, COLUMNS) == VALUES - slice * COLUMNS)[:, None]
+        return tl.where(counting, last, tile.to(tl.float32))
+    else:
+        return tile
+
+
+@triton.jit
 def gate_at(
     chunk, gate, row, head, length, s_b, s_t, s_h, PRESENT: tl.constexpr, LIMIT: tl.constexpr, CHUNK: tl.constexpr
 ):
@@ -377,32 +401,32 @@ def whole_of(index, fades, kept, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZ
 @triton.jit
 def carry_kernel(
     queries, keys, values, erase, write, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in, start,
-    reads, notes_out, erased_out, pages, last,
+    reads, mass, notes_out, erased_out, pages, last,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
     STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr,
     FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
 
-    Where nothing is read, columns beyond the values begin as columns of the identity and are written nothing: the
+    Where nothing is read, columns beyond the page begin as columns of the identity and are written nothing: the
     page they end as is what the piece does to the page it is given. What backward needs is saved if asked for.
     """
-    SLICES: tl.constexpr = (VALUES + COLUMNS - 1) // COLUMNS
+    SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     ALL: tl.constexpr = SLICES if READS else SLICES + (FEATURES + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % ALL, (program // ALL) % parts, program // (ALL * parts)
     row, head = line // heads, line % heads
     place, feature, column = tl.arange(0, CHUNK), tl.arange(0, SIZE), tl.arange(0, COLUMNS)
     left = VALUES - slice * COLUMNS
-    on_page = feature[None, :] * VALUES + column[:, None]
-    there = (feature[None, :] < FEATURES) & (column[:, None] < left)
+    on_page = feature[None, :] * PAGE + column[:, None]
+    there = (feature[None, :] < FEATURES) & (column[:, None] < PAGE - slice * COLUMNS)
     page = tl.zeros((COLUMNS, SIZE), tl.float32)
     if STARTED:
-        at = (line * parts + piece).to(tl.int64) * (FEATURES * VALUES) + slice * COLUMNS
+        at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
         page += tl.load(start + at + on_page, mask=there, other=0.0)
     if not READS:
         page += tl.where(feature[None, :] == ((slice - SLICES) * COLUMNS + column)[:, None], 1.0, 0.0)
@@ -428,7 +452,7 @@ def carry_kernel(
         token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
         on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
         total = whole_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
-        notes = v
+        notes = with_count(v, 1.0, slice, VALUES, PAGE, COLUMNS).to(v.dtype)
         if WRITE:
             notes = notes.to(tl.float32) * into[None, :]
         if ERASE:
@@ -436,12 +460,13 @@ def carry_kernel(
             recall = asked_of_page(page, k, kept, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
             fresh = given - beta[None, :] * recall
             notes = times_tile(fresh, solved, index, True, CHUNK, FINE)
+            notes = with_count(notes, 1.0, slice, VALUES, PAGE, COLUMNS)  # in full, as nothing of it is erased
             if SAVES:
                 tl.store(notes_out + token + on_tokens, tl.trans(notes).to(notes_out.dtype.element_ty), mask=here)
                 erased = tl.trans(given - notes).to(erased_out.dtype.element_ty)
                 tl.store(erased_out + token + on_tokens, erased, mask=here)
         if SAVES:
-            base = pages + index.to(tl.int64) * (FEATURES * VALUES) + slice * (COLUMNS * FEATURES)
+            base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(
                 base + (column[:, None] * FEATURES + feature[None, :]), page.to(pages.dtype.element_ty), mask=there
             )
@@ -457,16 +482,20 @@ def carry_kernel(
             else:
                 found += product(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH)
             tl.store(reads + token + on_tokens, tl.trans(found).to(reads.dtype.element_ty), mask=here)
+            if PAGE > VALUES:
+                base = mass + ((row * length + first).to(tl.int64) * heads + head)
+                overlap = tl.sum(tl.where((column == left)[:, None], found, 0.0), axis=0)
+                tl.store(base + place * heads, overlap, mask=inside & (slice == SLICES - 1))
         added = written(notes, k, remaining, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE)
         page = faded(page, total, KEEP) + added
     if READS:
         if piece == parts - 1:
-            tl.store(last + line.to(tl.int64) * (FEATURES * VALUES) + slice * COLUMNS + on_page, page, mask=there)
+            tl.store(last + line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
     else:
-        WIDER: tl.constexpr = VALUES + FEATURES
+        WIDER: tl.constexpr = PAGE + FEATURES
         turned = slice >= SLICES
-        begin = tl.where(turned, VALUES + (slice - SLICES) * COLUMNS, slice * COLUMNS)
-        end = tl.where(turned, WIDER, VALUES)
+        begin = tl.where(turned, PAGE + (slice - SLICES) * COLUMNS, slice * COLUMNS)
+        end = tl.where(turned, WIDER, PAGE)
         base = last + (line * parts + piece).to(tl.int64) * (FEATURES * WIDER) + begin
         there = (feature[None, :] < FEATURES) & (begin + column < end)[:, None]
         tl.store(base + (feature[None, :] * WIDER + column[:, None]), page, mask=there)
@@ -475,44 +504,47 @@ def carry_kernel(
 @triton.jit
 def carry_back_kernel(
     queries, keys, erase, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in,
-    of_reads, of_last, of_fresh, of_pages, of_start,
+    of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
     q_b, q_t, q_h, k_b, k_t, k_h, erase_b, erase_t, erase_h, r_b, r_t, r_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr,
     ENDED: tl.constexpr, SAVES: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
-    SLICES: tl.constexpr = (VALUES + COLUMNS - 1) // COLUMNS
+    SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
     row, head = line // heads, line % heads
     place, feature, column = tl.arange(0, CHUNK), tl.arange(0, SIZE), tl.arange(0, COLUMNS)
     left = VALUES - slice * COLUMNS
-    on_page = feature[None, :] * VALUES + column[:, None]
-    there = (feature[None, :] < FEATURES) & (column[:, None] < left)
-    at = (line * parts + piece).to(tl.int64) * (FEATURES * VALUES) + slice * COLUMNS
+    on_page = feature[None, :] * PAGE + column[:, None]
+    there = (feature[None, :] < FEATURES) & (column[:, None] < PAGE - slice * COLUMNS)
+    at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
     page = tl.zeros((COLUMNS, SIZE), tl.float32)
     if ENDED:
         page += tl.load(of_last + at + on_page, mask=there, other=0.0)
     end = tl.minimum(piece * share + share, chunks)
     coming_next = tokens_at(end - 1, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, COLUMNS, CHUNK)
     beta_next = gate_at(end - 1, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
+    mass_next = gate_at(end - 1, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
     kept_next = fade_at(line * chunks + end - 1, kept_in, KEEP, CHUNK)
     remaining_next = fade_at(line * chunks + end - 1, remaining_in, KEEP, CHUNK)
     for step in range(end - piece * share):
         chunk = end - 1 - step
         ahead = tl.maximum(chunk - 1, 0)
-        coming, beta, kept, remaining = coming_next, beta_next, kept_next, remaining_next
+        coming = with_count(coming_next, mass_next[None, :], slice, VALUES, PAGE, COLUMNS)
+        beta, kept, remaining = beta_next, kept_next, remaining_next
         coming_next = tokens_at(ahead, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, COLUMNS, CHUNK)
         beta_next = gate_at(ahead, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
+        mass_next = gate_at(ahead, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
         kept_next = fade_at(line * chunks + ahead, kept_in, KEEP, CHUNK)
         remaining_next = fade_at(line * chunks + ahead, remaining_in, KEEP, CHUNK)
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
         if SAVES:
-            base = of_pages + index.to(tl.int64) * (FEATURES * VALUES) + slice * (COLUMNS * FEATURES)
+            base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             on_saved = column[:, None] * FEATURES + feature[None, :]
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
         q = look(
@@ -530,6 +562,7 @@ def carry_back_kernel(
                 page, k, remaining, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE
             )
             fresh = times_tile(of_notes, solved, index, False, CHUNK, FINE)
+            fresh = with_count(fresh, 0.0, slice, VALUES, PAGE, COLUMNS)
             if SAVES:
                 token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
                 on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
@@ -560,13 +593,13 @@ def fades_of(
 @triton.jit
 def gradients_kernel(
     queries, keys, values, log_keep, erase, write, matrix, seen_in, between_in, kept_in, remaining_in,
-    notes_in, erased_in, pages, of_reads, of_fresh, of_pages,
+    notes_in, erased_in, pages, of_reads, of_mass, of_fresh, of_pages,
     of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, write_b, write_t, write_h, r_b, r_t, r_h,
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, SHARED: tl.constexpr, LIMIT: tl.constexpr,
     READY: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
@@ -583,7 +616,7 @@ def gradients_kernel(
     keep_base = log_keep
     if KEEP != "all":
         keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-    page_base = program.to(tl.int64) * (FEATURES * VALUES)
+    page_base = program.to(tl.int64) * (FEATURES * PAGE)
     q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     if WRITE:
@@ -652,6 +685,24 @@ def gradients_kernel(
             of_into += tl.sum(fresh * v.to(tl.float32), axis=1)
             fresh *= into[:, None]
         tl.store(of_values + token * VALUES + on_tokens, fresh.to(of_values.dtype.element_ty), mask=here)
+
+    if PAGE > VALUES:  # the same for the column in which keys are counted
+        at = page_base + VALUES * FEATURES + feature
+        key_sum = tl.load(pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
+        of_sum = tl.load(of_pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
+        asked = gate_of(of_mass + token, heads, inside, 0, CHUNK)
+        once = tl.full((CHUNK,), 1.0, tl.float32)
+        if WRITE and not ERASE:
+            once = into
+            of_into += tl.sum(seen_back.to(tl.float32) * asked[None, :], axis=1)
+            of_into += overlap_with(of_sum, k, remaining, KEEP)
+        of_seen += asked[:, None] * once[None, :]
+        asking += asked[:, None] * key_sum[None, :]
+        writing += once[:, None] * of_sum[None, :]
+        if KEEP == "features":
+            by_whole += key_sum * of_sum
+        elif KEEP == "heads":
+            by_whole += tl.sum(key_sum * of_sum)
 
     row_place, column_place = place[:, None], place[None, :]
     of_seen = tl.where(row_place >= column_place, of_seen, 0.0)
