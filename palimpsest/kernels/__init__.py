@@ -1,5 +1,5 @@
-"""Arithmetic without parameters. Three doors, memory_scan, relative_attention and linear_cross_entropy: several forms
-each, and one answer.
+"""Arithmetic without parameters. Doors are memory_scan, and counted_scan where its keys are counted, relative_attention
+and linear_cross_entropy: several forms each, and one answer.
 """
 
 from ..gates import Gates
@@ -7,7 +7,7 @@ from ..relative import Relative
 from .attention import ATTENTION_BACKENDS, relative_attention
 from .cross_entropy import CROSS_ENTROPY_BACKENDS, linear_cross_entropy
 from .precision import memory_dtype
-from .scan import BACKENDS, BackendRefused, choose_backend, memory_scan
+from .scan import BACKENDS, BackendRefused, choose_backend, counted_scan, memory_scan
 
 __all__ = [
     "ATTENTION_BACKENDS",
@@ -17,6 +17,7 @@ __all__ = [
     "Gates",
     "Relative",
     "choose_backend",
+    "counted_scan",
     "linear_cross_entropy",
     "memory_dtype",
     "memory_scan",

@@ -1,4 +1,4 @@
-"""The door to the memory scan.
+"""The doors to the memory scan, without and with a count of its keys.
 
 memory ← keep · memory
 memory ← memory + key ⊗ (write · value − erase · recall)        recall = keyᵀ memory
@@ -6,6 +6,7 @@ read   = queryᵀ memory
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,13 +19,13 @@ from .precision import full_precision, memory_dtype
 from .trust import HAS_TRITON, trusted
 
 
-def fused(*arguments, **options) -> tuple[Tensor, Tensor]:
+def fused(*arguments) -> tuple[Tensor, Tensor, Tensor]:
     from .fused.scan import scan  # where there is no GPU there may be no triton
 
-    return scan(*arguments, **options)
+    return scan(*arguments)
 
 
-BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+BACKENDS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "reference": reference.scan,
     "recurrent": recurrent.scan,
     "chunked": chunked.scan,
@@ -53,6 +54,45 @@ def memory_scan(
     arithmetic is done in the type of the memory, at least float32, but for the products of the fused form, which
     are as exact as the type of the values lets them be seen; reads come back in the type of the values.
     """
+    reads, after, _, _ = scanned(queries, keys, values, gates, memory, None, look, backend, chunk)
+    return reads, after
+
+
+def counted_scan(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gates: Gates,
+    memory: Tensor | None,
+    column: Tensor,
+    *,
+    look: Look | None = None,
+    backend: str | None = None,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same, and column `b h k 1`, the sum of all keys -> reads, memory, mass = queryᵀ column `b t h`, column.
+
+    The column fades as the page fades, and a key counts for as much as is written under it. Where keys are also
+    erased, they count in full: how much stays under a key then depends on what was there before. Mass comes in the
+    type of the column.
+    """
+    reads, after, mass, column_after = scanned(queries, keys, values, gates, memory, column, look, backend, chunk)
+    assert mass is not None
+    assert column_after is not None
+    return reads, after, mass, column_after
+
+
+def scanned(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gates: Gates,
+    memory: Tensor | None,
+    column: Tensor | None,
+    look: Look | None,
+    backend: str | None,
+    chunk: int | None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     if backend is not None and backend not in BACKENDS:
         raise BackendRefused(f"there is no backend {backend!r}; there are {', '.join(BACKENDS)}")
     if chunk is not None and backend != "chunked":
@@ -62,31 +102,67 @@ def memory_scan(
     if look is not None and not look.on_chip:
         queries, keys, look = look.of(queries), look.of(keys), None
     if backend is None:
-        backend = choose_backend(queries, keys, values, memory, look)
+        backend = choose_backend(queries, keys, values, gates, memory, look)
     elif backend == "fused" and (refused := why_not_fused(queries, keys, values, memory, look)):
         raise BackendRefused(refused)
     if backend != "fused" and look is not None:
         queries, keys, look = look.of(queries), look.of(keys), None
-    sizes = check(queries, keys, values, gates, memory, look)
+    sizes = check(queries, keys, values, gates, memory, column, look)
     dtype = memory_dtype(values.dtype if memory is None else torch.promote_types(memory.dtype, values.dtype))
     if memory is None:
         memory = values.new_zeros(sizes["b"], sizes["h"], sizes["k"], sizes["v"], dtype=dtype)
     if backend == "fused":
-        return fused(queries, keys, values, gates, memory, look)
-    options = {} if chunk is None else {"chunk": chunk}
-    inputs = (x.to(dtype) for x in (queries, keys, values))
+        page = memory if column is None else torch.cat([memory, column], dim=-1)
+        reads, page, mass = fused(queries, keys, values, gates, page, look, column is not None)
+        return (reads, page, None, None) if column is None else (reads, page[..., :-1], mass, page[..., -1:])
+    form = BACKENDS[backend] if chunk is None else partial(BACKENDS[backend], chunk=chunk)
+    q, k, v = (x.to(dtype) for x in (queries, keys, values))
+    inputs = (q, k, v, gates.opened().to(dtype), memory.to(dtype))
     with full_precision(values.device.type):
-        reads, after = BACKENDS[backend](*inputs, gates.opened().to(dtype), memory.to(dtype), **options)
-    return reads.to(values.dtype), after
+        if column is None:
+            (reads, after), mass = form(*inputs), None
+        else:
+            reads, after, mass, column = counted(form, *inputs, column.to(dtype))
+    return reads.to(values.dtype), after, mass, column
+
+
+def counted(
+    form: Callable[..., tuple[Tensor, ...]],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gates: Gates,
+    memory: Tensor,
+    column: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One more column of the page, in which every key writes a one; a page of its own where the others are erased."""
+    ones = torch.ones_like(values[..., :1])
+    if gates.erase is None:
+        reads, memory = form(queries, keys, torch.cat([values, ones], -1), gates, torch.cat([memory, column], -1))
+        return reads[..., :-1], memory[..., :-1], reads[..., -1], memory[..., -1:]
+    reads, memory = form(queries, keys, values, gates, memory)
+    mass, column = form(queries, keys, ones, Gates(gates.log_keep), column)
+    return reads, memory, mass.squeeze(-1), column
 
 
 def choose_backend(
-    queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None = None, look: Look | None = None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gates: Gates = Gates(),  # noqa: B008 (immutable)
+    memory: Tensor | None = None,
+    look: Look | None = None,
 ) -> str:
     possible = queries.is_cuda and why_not_fused(queries, keys, values, memory, look) is None
-    if possible and trusted("memory_scan", queries.device):
+    if possible and trusted(fused_kernel(queries, keys, values, gates, memory), queries.device):
         return "fused"
     return "recurrent" if queries.shape[1] == 1 else "chunked"
+
+
+def fused_kernel(*arguments) -> str:
+    from .fused.scan import kernel_for
+
+    return kernel_for(*arguments)
 
 
 def why_not_fused(
@@ -100,7 +176,13 @@ def why_not_fused(
 
 
 def check(
-    queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None, look: Look | None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gates: Gates,
+    memory: Tensor | None,
+    column: Tensor | None,
+    look: Look | None,
 ) -> dict[str, int]:
     per_feature = gates.log_keep is not None and gates.log_keep.ndim == 4
     raw = "b t h k" if look is None else "b t h w"
@@ -112,7 +194,10 @@ def check(
         erase=(gates.erase, "b t h"),
         write=(gates.write, "b t h"),
         memory=(memory, "b h k v"),
+        column=(column, "b h k 1"),
     )
+    if column is not None and sizes.pop("1") != 1:
+        raise ValueError(f"column: expected the axes b h k 1, found the shape {tuple(column.shape)}")
     features = None if look is None else look.features(sizes["w"])
     if features is not None and sizes.setdefault("k", features) != features:
         raise ValueError(f"the look makes {features} features of {sizes['w']} numbers, but the memory has {sizes['k']}")

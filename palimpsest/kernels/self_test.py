@@ -24,7 +24,7 @@ from .delta_lstm import delta_lstm
 from .delta_rnn import delta_rnn
 from .pages import FORMS
 from .recurrent_delta import recurrent_delta
-from .scan import BACKENDS, BackendRefused, memory_scan
+from .scan import BACKENDS, BackendRefused, counted_scan, memory_scan
 
 TOLERANCE = 1e-4  # of the largest number expected: a hundred times what float32 loses here
 HALF = torch.bfloat16
@@ -137,6 +137,14 @@ class Case:
         return replace(started, error=found[worst], allowed=SHARE * lost[worst], milliseconds=milliseconds)
 
 
+class OneWay(Case):
+    """Of a kernel that is for those alone who ask for no gradients."""
+
+    def outcome(self, backend: str, dtype: torch.dtype, device: torch.device) -> Results:
+        with current(device), torch.inference_mode():
+            return self.compute({name: x.to(device, dtype) for name, x in self.inputs.items()}, backend)
+
+
 def self_test(device: torch.device) -> Iterator[Trial]:
     """Every form with every case on the device; the fused ones are for GPUs."""
     for case in cases():
@@ -155,6 +163,7 @@ def fused_trials(kernel: str, device: torch.device) -> Iterator[Trial]:
 
 def cases() -> Iterator[Case]:
     yield from scans()
+    yield from decodings()
     yield from attentions()
     yield from recurrences()
     yield from cross_entropies()
@@ -179,8 +188,21 @@ def scans() -> Iterator[Case]:
     }
     for rule, inputs in given.items():
         yield Case("memory_scan", rule, BACKENDS, inputs, scan, plain="chunked")
+    column = torch.rand(ROWS, HEADS, WIDE, 1, generator=chance)
+    counted = wide | {"log_keep": wiped, "write": write, "column": column}
+    yield Case("memory_scan", "GatedSum, raw and counted", BACKENDS, counted, scan_counted, plain="chunked")
     raw = narrow | {"erase": torch.randn(tokens, generator=chance)}
     yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
+
+
+def decodings() -> Iterator[Case]:
+    """The first token of each scan that is of one text."""
+    for case in scans():
+        if "packed" not in case.name:
+            inputs = {name: x if name in ("memory", "column") else x[:, :1] for name, x in case.inputs.items()}
+            yield OneWay(
+                "memory_decode", case.name, ["fused"], inputs, case.compute, plain="recurrent", first=case.first
+            )
 
 
 def addressed(features: int, width: int, chance: torch.Generator) -> Inputs:
@@ -209,6 +231,14 @@ def scan_raw(given: Inputs, backend: str) -> Results:
     return {"reads": reads, "memory": memory}
 
 
+def scan_counted(given: Inputs, backend: str) -> Results:
+    """Queries also read the sum of all keys."""
+    look = Look(lambda x: elu(x) + 1, map="EluPlusOne")
+    arguments = (given["queries"], given["keys"], given["values"], Gates(given["log_keep"], write=given["write"]))
+    found = counted_scan(*arguments, given["memory"], given["column"], look=look, backend=backend)
+    return dict(zip(("reads", "memory", "mass", "column"), found, strict=True))
+
+
 def positive(x: Tensor) -> Tensor:
     features = elu(x) + 1
     return features / features.sum(-1, keepdim=True)
@@ -222,13 +252,14 @@ def attentions() -> Iterator[Case]:
         "keys": torch.randn(ROWS, LENGTH, HEADS, FEATURES, generator=chance) / FEATURES**0.5,
         "values": torch.randn(ROWS, LENGTH, HEADS, WIDTH, generator=chance),
     }
+    distances = {
+        "places": torch.randn(ROWS, LENGTH, HEADS, FEATURES, generator=chance),
+        "table": torch.randn(LENGTH, HEADS, FEATURES, generator=chance) / FEATURES**0.5,
+    }
     terms: dict[str, Inputs] = {
         "products": {},
-        "distances": {
-            "places": torch.randn(ROWS, LENGTH, HEADS, FEATURES, generator=chance),
-            "table": torch.randn(LENGTH, HEADS, FEATURES, generator=chance) / FEATURES**0.5,
-            "bias": torch.randn(LENGTH, HEADS, generator=chance),
-        },
+        "distances": distances,
+        "distances and biases": distances | {"bias": torch.randn(LENGTH, HEADS, generator=chance)},
         "mask and vectors": {
             "mask": torch.rand(HEADS, LENGTH, generator=chance),
             "persistent_keys": torch.randn(HEADS, VECTORS, FEATURES, generator=chance) / FEATURES**0.5,
@@ -246,7 +277,7 @@ def attend(given: Inputs, backend: str) -> Results:
         given["queries"],
         given["keys"],
         given["values"],
-        relative=Relative(given["places"], given["table"], given["bias"]) if "table" in given else None,
+        relative=Relative(given["places"], given["table"], given.get("bias")) if "table" in given else None,
         mask=given.get("mask"),
         persistent=(given["persistent_keys"], given["persistent_values"]) if "persistent_keys" in given else None,
         backend=backend,

@@ -54,7 +54,7 @@ class NormalisedReads(nn.Module):
         self.spec = spec
 
     def forward(self, reads: Tensor, x: Tensor, mass: Tensor) -> Tensor:
-        return reads * (self.spec.scale / (mass + self.spec.epsilon))[..., None]
+        return reads * (self.spec.scale / (mass + self.spec.epsilon)).to(reads.dtype)[..., None]
 
 
 @dataclass(frozen=True)

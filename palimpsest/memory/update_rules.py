@@ -93,7 +93,8 @@ class DeltaGates(nn.Module):
         self.beta = GateProjection(width, spec.writes * heads, start)
 
     def forward(self, x: Tensor, crowding: Tensor | None = None) -> Gates:
-        logits = self.beta(x).unflatten(-1, (self.spec.writes, -1)).flatten(1, 2)
+        writes, heads = self.spec.writes, self.beta.out_features // self.spec.writes
+        logits = self.beta(x).reshape(len(x), writes * x.shape[1], heads)
         return Gates(erase=logits, write=logits, limit=self.spec.limit)
 
 
@@ -213,8 +214,10 @@ def start_of_fading(keep: float) -> float:
 
 def before_the_first(log_keep: Tensor, writes: int) -> Tensor:
     """`b t …` -> `b (t w) …`: the page fades once a token, however often the token writes."""
+    if writes == 1:
+        return log_keep
     later = [torch.zeros_like(log_keep)] * (writes - 1)
-    return torch.stack([log_keep, *later], dim=2).flatten(1, 2) if later else log_keep
+    return torch.stack([log_keep, *later], dim=2).flatten(1, 2)
 
 
 @dataclass(frozen=True)

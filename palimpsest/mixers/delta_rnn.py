@@ -7,12 +7,12 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ..gates import Gates
-from ..kernels import memory_dtype, memory_scan
+from ..kernels import memory_dtype
 from ..kernels.delta_rnn import delta_rnn
 from ..memory.feature_maps import EluPlusOne, FeatureMap
 from ..memory.key_scales import KeyScale, SumToOne
 from ..memory.read_outs import Plain, ReadOut
-from .fast_weight import KeySum, count_keys
+from .fast_weight import KeySum, scan_and_count
 from .feedback import Feedback, SoftmaxFeedback
 from .mixer import Mixer, MixerModule, split_width
 from .out_projection import OutProjection, build_out
@@ -76,11 +76,9 @@ class DeltaRNNMixer(MixerModule):
         beta, recurrent_beta = betas.sigmoid().unbind(-1)
         gates = Gates(erase=beta, write=beta)
 
-        inputs, memory = memory_scan(queries, keys, values, gates, memory)
+        inputs, memory, mass, key_sum = scan_and_count(queries, keys, values, gates, memory, key_sum)
         recurrence = (recurrent_keys.softmax(-1), recurrent_values, recurrent_beta, recurrent)
         sums, recurrent = delta_rnn(inputs, *recurrence, feedback.heard(said), feedback.activation)
-        states, mass = feedback.state(sums), None
-        if key_sum is not None:
-            mass, key_sum = count_keys(queries, keys, gates, key_sum)
+        states = feedback.state(sums)
         y = self.out(self.read_out(states, x, mass).flatten(-2))
         return y, DeltaRNNState(memory, recurrent, states[:, -1].to(recurrent.dtype, copy=True), key_sum)

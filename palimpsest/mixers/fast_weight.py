@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from ..errors import UserError
 from ..gates import Gates
-from ..kernels import memory_dtype, memory_scan
+from ..kernels import counted_scan, memory_dtype, memory_scan
 from ..look import Look
 from ..memory.convolutions import Convolution
 from ..memory.feature_maps import EluPlusOne, FeatureMap, Identity
@@ -117,15 +117,13 @@ class FastWeightMixer(MixerModule):
         self, x: Tensor, starts: Tensor | None, state: FastWeightState | None = None
     ) -> tuple[Tensor, FastWeightState]:
         state = self.initial_state(len(x)) if state is None else state
-        # whoever counts or weighs keys must see their features; the scan can make them by itself
-        look = self.look() if state.key_sum is None and state.peak is None else None
+        # a rule that counts keys must see their features; the scan can make them by itself
+        look = None if self.spec.update_rule.counts_keys else self.look()
         heard, queries, keys, values, gates, recent, peak = self.address(x, state, starts, look)
-        reads, memory = memory_scan(queries, keys, values, gates, state.memory, look=look)
-        mass, key_sum = None, None
-        if state.key_sum is not None:
-            mass, key_sum = count_keys(queries, keys, gates, state.key_sum)
-            mass = mass[:, self.writes - 1 :: self.writes]
-        reads = self.read_out(reads[:, self.writes - 1 :: self.writes], heard, mass)
+        scan = (queries, keys, values, gates, state.memory, state.key_sum, look)
+        reads, memory, mass, key_sum = scan_and_count(*scan)
+        last = slice(self.writes - 1, None, self.writes)
+        reads = self.read_out(reads[:, last], heard, None if mass is None else mass[:, last])
         return self.out(reads.flatten(-2)), FastWeightState(memory, key_sum, recent, peak)
 
     def address(
@@ -185,18 +183,30 @@ def refuse_signed_sums(feature_map: FeatureMap, key_scale: KeyScale, *parts: Upd
 
 def by_head(x: Tensor, heads: int, width: int) -> Tensor:
     """`b t (w h x)` -> `b (t w) h x`"""
-    return x.unflatten(-1, (-1, heads, width)).flatten(1, 2)
+    writes = x.shape[2] // (heads * width)
+    return x.reshape(len(x), writes * x.shape[1], heads, width)
+
+
+def scan_and_count(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gates: Gates,
+    memory: Tensor,
+    key_sum: KeySum | None,
+    look: Look | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, KeySum | None]:
+    """Reads and the page after the last token; where keys are counted, also each query's mass and their sum."""
+    if key_sum is None:
+        return *memory_scan(queries, keys, values, gates, memory, look=look), None, None
+    counted = counted_scan(queries, keys, values, gates, memory, key_sum.column, look=look)
+    return *counted[:3], KeySum(counted[3], torch.zeros_like(key_sum.fresh))
 
 
 def count_keys(queries: Tensor, keys: Tensor, gates: Gates, key_sum: KeySum) -> tuple[Tensor, KeySum]:
-    """Each query's overlap with the sum of the keys up to it, `b t h`.
-
-    The sum fades as the page fades, and a key counts for as much as was written under it. Where keys are also
-    erased, they count in full: how much stays under a key then depends on what was there before.
-    """
+    """Each query's overlap with the sum of the keys up to it, `b t h`, where nothing is read beside it."""
     ones = keys.new_ones(*keys.shape[:-1], 1)
-    counting = Gates(gates.log_keep, write=gates.write if gates.erase is None else None)
-    mass, column = memory_scan(queries, keys, ones, counting, key_sum.column)
+    mass, column = memory_scan(queries, keys, ones, gates, key_sum.column)
     return mass.squeeze(-1), KeySum(column, torch.zeros_like(key_sum.fresh))
 
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ..gates import Gates
-from ..kernels import memory_dtype, memory_scan
+from ..kernels import memory_dtype
 from ..memory.feature_maps import EluPlusOne, FeatureMap
 from ..memory.key_scales import KeyScale, SumToOne
 from ..memory.read_outs import Plain, ReadOut
-from .fast_weight import KeySum, count_keys
+from .fast_weight import KeySum, scan_and_count
 from .lstm import LSTMLayer, LSTMState
 from .mixer import Mixer, MixerModule, split_width
 from .sums import fresh_sum, refuse_signed
@@ -65,9 +65,7 @@ class SlowLSTMMixer(MixerModule):
         sizes = [self.head_width] * 3 + [1]
         queries, keys, values, logits = made.unflatten(-1, (self.spec.heads, -1)).split(sizes, dim=-1)
         queries, keys = (self.spec.key_scale(self.feature_map(z)) for z in (queries, keys))
-        beta, mass = logits.squeeze(-1).sigmoid(), None
+        beta = logits.squeeze(-1).sigmoid()
         gates = Gates(erase=beta, write=beta)
-        reads, memory = memory_scan(queries, keys, values, gates, memory)
-        if key_sum is not None:
-            mass, key_sum = count_keys(queries, keys, gates, key_sum)
+        reads, memory, mass, key_sum = scan_and_count(queries, keys, values, gates, memory, key_sum)
         return self.out(self.read_out(reads, x, mass).flatten(-2)), SlowLSTMState(memory, key_sum, programmer)

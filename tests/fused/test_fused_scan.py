@@ -13,7 +13,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from palimpsest.kernels import BackendRefused, Gates, memory_scan
+from palimpsest.kernels import BackendRefused, Gates, counted_scan, memory_scan
 from palimpsest.kernels.fused import scan as fused
 from palimpsest.look import Look
 from palimpsest.memory.feature_maps import DPFP, EluPlusOne, Favor, Identity, Silu
@@ -27,7 +27,9 @@ RULES = [rule for rule in product(KEEPS, (False, True), (False, True)) if rule !
 Inputs = dict[str, Tensor | None]
 
 
-def drawn(keep="all", erase=True, write=True, *, length=20, features=12, width=10, packed=False) -> Inputs:
+def drawn(
+    keep="all", erase=True, write=True, *, length=20, features=12, width=10, packed=False, counted=False
+) -> Inputs:
     chance = torch.Generator().manual_seed(length + features)
     tokens = (1, length, 2)
 
@@ -49,28 +51,38 @@ def drawn(keep="all", erase=True, write=True, *, length=20, features=12, width=1
         "erase": uniform(*tokens) if erase else None,
         "write": uniform(*tokens) if write else None,
         "memory": normal(1, 2, features, width),
+        "column": uniform(1, 2, features, 1) if counted else None,
     }
 
 
-def outcome(inputs: Inputs, backend: str, dtype: torch.dtype, device: str = "cpu", limit=None, look=None, both=True):
-    """Reads, the last page and the gradient of every input, of one weighted sum."""
-    kinds = {"memory": torch.promote_types(dtype, torch.float32)}
+def outcome(inputs: Inputs, backend: str, dtype: torch.dtype, device: str = "cpu", limit=None, look=None, asked=None):
+    """Reads, the last page, what is counted, and the gradient of every input, of one weighted sum of what is asked for.
+
+    All that comes out is asked for, unless some of it is named.
+    """
+    kinds = dict.fromkeys(("memory", "column"), torch.promote_types(dtype, torch.float32))
     given = {
         name: None if x is None else x.to(device, kinds.get(name, dtype)).requires_grad_() for name, x in inputs.items()
     }
     if inputs["erase"] is not None and inputs["erase"] is inputs["write"]:
         given["write"] = given["erase"]
     gates = Gates(given["log_keep"], given["erase"], given["write"], limit)
-    reads, memory = memory_scan(
-        given["queries"], given["keys"], given["values"], gates, given["memory"], look=look, backend=backend
-    )
+    arguments = (given["queries"], given["keys"], given["values"], gates, given["memory"])
+    if given["column"] is None:
+        results = memory_scan(*arguments, look=look, backend=backend)
+    else:
+        results = counted_scan(*arguments, given["column"], look=look, backend=backend)
+    found = dict(zip(("reads", "last memory", "mass", "last column"), results, strict=False))
     chance = torch.Generator().manual_seed(1)
-    found = [reads, memory] if both else [reads]
-    weighed = [(x * torch.randn(x.shape, generator=chance).to(x)).sum() for x in found]
+    # by numbers that are the same in every precision
+    weighed = [
+        (found[name] * torch.randn(found[name].shape, generator=chance).half().to(found[name])).sum()
+        for name in asked or found
+    ]
     leaves = {name: x for name, x in given.items() if x is not None and not (name == "write" and x is given["erase"])}
     gradients = torch.autograd.grad(sum(weighed), list(leaves.values()), allow_unused=True)
     named = zip(leaves, gradients, strict=True)
-    return {"reads": reads, "last memory": memory} | {f"gradient of {name}": x for name, x in named if x is not None}
+    return found | {f"gradient of {name}": x for name, x in named if x is not None}
 
 
 def all_near(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 2e-6) -> None:
@@ -101,6 +113,31 @@ def test_the_fused_form_is_the_definition(keep, erase, write):
     all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
 
 
+COUNTED = [("all", False, False), ("all", True, True), ("heads", False, True)]
+COUNTED += [("features", False, False), ("features", False, True), ("features", True, True)]
+
+
+@pytest.mark.parametrize("keep, erase, write", COUNTED, ids=str)
+def test_keys_are_counted_beside_the_page(keep, erase, write):
+    inputs = drawn(keep, erase, write, packed=True, counted=True)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+@pytest.mark.parametrize("keep, erase", (("heads", False), ("heads", True), ("features", False)))
+def test_keys_are_counted_in_parts_of_a_sequence_and_by_several_programs(keep, erase, cut):
+    cut(chunk=16, columns=16, parts=2)
+    inputs = drawn(keep, erase, True, length=40, width=16, packed=True, counted=True)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+@pytest.mark.parametrize("asked", ("reads", "mass"))
+def test_what_nobody_asks_for_has_no_say(asked):
+    inputs = drawn("heads", False, counted=True)
+    found = outcome(inputs, "fused", torch.float32, DEVICE, asked=[asked])
+    expected = outcome(inputs, "reference", torch.float64, asked=[asked])
+    all_near(found, {name: expected.get(name, torch.zeros_like(x).double().cpu()) for name, x in found.items()})
+
+
 @pytest.mark.parametrize("length, features, width, chunk", ((1, 8, 8, 16), (16, 24, 10, 16), (35, 24, 33, 32)))
 def test_lengths_and_sizes_need_not_be_round(length, features, width, chunk, cut):
     cut(chunk=chunk)
@@ -120,8 +157,8 @@ def test_parts_of_a_sequence_may_be_read_at_the_same_time(keep, erase, cut):
 def test_a_memory_that_nobody_asks_for_has_no_say(erase, cut):
     cut(chunk=16, parts=2)
     inputs = drawn("all", erase, erase, length=40)
-    found = outcome(inputs, "fused", torch.float32, DEVICE, both=False)
-    all_near(found, outcome(inputs, "reference", torch.float64, both=False))
+    found = outcome(inputs, "fused", torch.float32, DEVICE, asked=["reads"])
+    all_near(found, outcome(inputs, "reference", torch.float64, asked=["reads"]))
 
 
 def test_one_gate_may_erase_and_write_and_come_as_a_logit():
@@ -153,6 +190,16 @@ def test_features_are_made_on_chip_as_they_are_beside_it(map, scale):
     all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=moved), expected, 5e-6)
 
 
+@pytest.mark.parametrize("map", (EluPlusOne(), Favor(directions=10)), ids=lambda part: type(part).__name__)
+def test_features_that_are_counted_are_made_on_chip(map):
+    inputs, look = drawn("all", False, False, features=8, counted=True), look_of(map, Unscaled(), 8)
+    for name, columns in {"memory": 10, "column": 1}.items():
+        inputs[name] = torch.rand(1, 2, map.features(8), columns, dtype=torch.float64)
+    expected = outcome(inputs, "chunked", torch.float64, look=look)
+    moved = look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=moved), expected, 5e-6)
+
+
 @pytest.mark.parametrize("keep", KEEPS)
 def test_keys_that_are_all_the_same_are_no_trouble(keep):
     inputs = drawn(keep)
@@ -161,9 +208,59 @@ def test_keys_that_are_all_the_same_are_no_trouble(keep):
     all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
 
 
-@pytest.mark.parametrize("keep", KEEPS)
-def test_half_precision_costs_no_more_than_rounding_what_comes_out(keep):
-    inputs = {name: None if x is None else x.half().double() for name, x in drawn(keep).items()}
+FADINGS = {
+    "all is kept": (0.0,),
+    "nothing is kept": (-100.0,),
+    "any": (0.0, -1e-3, -0.5, -15.0, -100.0, -3e4, -torch.inf),
+}
+
+
+def fading(choices: tuple[float, ...], **sizes) -> Inputs:
+    """Each feature of each token is kept as one of these logarithms says."""
+    inputs = drawn("features", **sizes)
+    which = torch.randint(len(choices), inputs["log_keep"].shape, generator=torch.Generator().manual_seed(0))
+    return inputs | {"log_keep": torch.tensor(choices, dtype=torch.float64)[which]}
+
+
+@pytest.mark.parametrize("choices", FADINGS.values(), ids=FADINGS.keys())
+def test_each_feature_may_fade_as_it_likes(choices, cut):
+    cut(chunk=32)
+    inputs = fading(choices, length=40)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+def test_a_gate_that_leaves_nothing_has_no_gradient():
+    """Not even the rounding of what happens after it."""
+    inputs = fading((0.0, -0.5, -100.0, -torch.inf))
+    gone = inputs["log_keep"] <= -100
+    assert outcome(inputs, "fused", torch.float32, DEVICE)["gradient of log_keep"].cpu()[gone].abs().max() < 1e-30
+
+
+def test_what_a_great_forgetting_leaves_is_told_to_the_last_digit():
+    inputs = drawn("features")
+    inputs["log_keep"] = torch.full_like(inputs["log_keep"], -1e-6)
+    inputs["log_keep"][:, 3] = -1e4
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+@pytest.mark.parametrize("features, chunk", ((40, 32), (70, 16)))
+def test_features_that_fade_by_themselves_come_in_slices(features, chunk, cut):
+    cut(chunk=chunk)
+    inputs = drawn("features", features=features, packed=True)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
+def test_features_made_on_chip_may_fade_by_themselves():
+    inputs, look = drawn("features", features=8), look_of(DPFP(nu=3), SumToOne(), 8)
+    inputs |= {"log_keep": drawn("features", features=48)["log_keep"], "memory": drawn(features=48)["memory"]}
+    expected = outcome(inputs, "chunked", torch.float64, look=look)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=look), expected, 5e-6)
+
+
+@pytest.mark.parametrize("keep, counted", [*product((*KEEPS, "any"), [False]), *product(KEEPS, [True])])
+def test_half_precision_costs_no_more_than_rounding_what_comes_out(keep, counted):
+    exact = fading(FADINGS["any"]) if keep == "any" else drawn(keep, not counted, counted=counted)
+    inputs = {name: None if x is None else x.half().double() for name, x in exact.items()}
     truth = outcome(inputs, "reference", torch.float64)
     found = outcome(inputs, "fused", torch.float16, DEVICE)
     for name, x in truth.items():
@@ -179,8 +276,9 @@ def test_every_number_is_written(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
     monkeypatch.setattr(torch, "empty_like", lambda x, **options: torch.full_like(x, torch.nan, **options))
-    for name, x in outcome(drawn("heads", length=33), "fused", torch.float32, DEVICE).items():
-        assert not x.isnan().any(), name
+    for inputs in (drawn("heads", length=33), drawn("heads", False, length=33, counted=True)):
+        for name, x in outcome(inputs, "fused", torch.float32, DEVICE).items():
+            assert not x.isnan().any(), name
 
 
 def test_tensors_may_lie_in_memory_as_they_like():
@@ -192,13 +290,19 @@ def test_tensors_may_lie_in_memory_as_they_like():
     all_near(outcome(scattered, "fused", torch.float32, DEVICE), expected)
 
 
-def test_a_graph_of_one_node():
-    inputs = {name: None if x is None else x.float().to(DEVICE) for name, x in drawn("heads").items()}
+@pytest.mark.parametrize("counted", (False, True))
+def test_a_graph_of_one_node(counted):
+    given = drawn("heads", not counted, counted=counted)
+    inputs = {name: None if x is None else x.float().to(DEVICE) for name, x in given.items()}
     leaf = inputs["values"].requires_grad_()
 
     def reads(values):
         gates = Gates(inputs["log_keep"], inputs["erase"], inputs["write"])
-        return memory_scan(inputs["queries"], inputs["keys"], values, gates, inputs["memory"], backend="fused")[0]
+        arguments = (inputs["queries"], inputs["keys"], values, gates, inputs["memory"])
+        if not counted:
+            return memory_scan(*arguments, backend="fused")[0]
+        found, _, mass, _ = counted_scan(*arguments, inputs["column"], backend="fused")
+        return found / mass[..., None]
 
     compiled = torch.compile(reads, fullgraph=True, backend="aot_eager")
     found = [torch.autograd.grad(form(leaf).sin().sum(), leaf)[0] for form in (reads, compiled)]

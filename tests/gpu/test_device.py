@@ -8,7 +8,8 @@ from toys import metrics, quiet, toy
 
 from palimpsest.cli.recipes import find_recipe, names
 from palimpsest.experiment import Translator, load, train
-from palimpsest.kernels import BACKENDS, Gates, memory_scan
+from palimpsest.kernels import BACKENDS, Gates, counted_scan, memory_scan
+from palimpsest.look import Look
 from palimpsest.spec import Spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -52,6 +53,37 @@ def test_every_form_is_as_close_to_float64_as_the_reference_in_the_same_precisio
     for backend in BACKENDS:
         found = errors(outcome(on_device, backend), truth)
         assert all(one <= most for one, most in zip(found, allowed, strict=True)), (backend, found, allowed)
+
+
+def positive(x):
+    return x.clamp(max=0).exp() + x.relu()
+
+
+def counted(inputs, backend):
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    queries, keys, values, log_keep, write, memory, column = inputs
+    look = Look(positive, map="EluPlusOne")
+    gates = Gates(log_keep, write=write)
+    found = counted_scan(queries, keys, values, gates, memory, column, look=look, backend=backend)
+    loss = sum((x.float() / x.detach().float().norm()).sin().sum() for x in found)
+    return [x.detach().to(queries.dtype) for x in (*found, *torch.autograd.grad(loss, inputs))]
+
+
+@pytest.mark.parametrize("sizes", [(16, 16), (24, 40), (64, 64), (128, 128)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_keys_are_counted_as_exactly_as_values_are_read(dtype, sizes):
+    features, width = sizes
+    tokens = (2, 130, 3)
+    queries, keys = torch.randn(2, *tokens, features, dtype=torch.float64)
+    log_keep, write = -torch.rand(tokens, dtype=torch.float64), torch.rand(tokens, dtype=torch.float64)
+    inputs = [queries, keys, torch.randn(*tokens, width, dtype=torch.float64), log_keep, write]
+    pages = [torch.randn(2, 3, features, width), torch.rand(2, 3, features, 1)]
+    rounded = [x.to(dtype) for x in inputs] + pages
+    truth = counted([x.double() for x in rounded], "reference")
+    on_device = [x.cuda() for x in rounded]
+    allowed = [2 * error + 1e-6 for error in errors(counted(on_device, "chunked"), truth)]
+    found = errors(counted(on_device, "fused"), truth)
+    assert all(one <= most for one, most in zip(found, allowed, strict=True)), (found, allowed)
 
 
 def undropped(spec: Spec) -> Spec:

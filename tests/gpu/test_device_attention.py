@@ -63,8 +63,31 @@ def test_the_number_of_warps_does_not_matter(monkeypatch, dtype, warps):
 
     *launches, programs = attention.settings_for(WIDTH, dtype, spans=True)
     settings = attention.Settings(*(launch._replace(warps=warps) for launch in launches), programs)
-    monkeypatch.setattr(attention, "settings_for", lambda *_: settings)
+    monkeypatch.setattr(attention, "settings_for", lambda *_, **__: settings)
     assert_close_as_the_reference("fused", dtype, 130, 200)
+
+
+@pytest.mark.parametrize("abreast", [1, 2])
+@pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_tiles_may_be_abreast(monkeypatch, dtype, warps, abreast):
+    from palimpsest.kernels.fused import attention
+
+    launch = attention.Launch(64, warps, 1, abreast)
+    settings = attention.settings_for(64, dtype, spans=False)._replace(queries=launch, keys=launch)
+    monkeypatch.setattr(attention, "settings_for", lambda *_, **__: settings)
+    shapes = [(2, 150, 3, 64), (2, 300, 3, 64), (2, 300, 3, 64), (2, 150, 3, 64), (300, 3, 64)]
+    rounded = [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes]
+
+    def gradients(inputs: list[torch.Tensor], backend: str) -> list[torch.Tensor]:
+        queries, keys, values, place, table = inputs = [x.detach().requires_grad_() for x in inputs]
+        relative = Relative(place * 0.125, table, None)
+        reads = relative_attention(queries * 0.125, keys, values, relative=relative, backend=backend)
+        return [x.detach() for x in (reads, *torch.autograd.grad(reads.float().sin().sum(), inputs))]
+
+    truth = gradients([x.double() for x in rounded], "blocked")
+    found, allowed = (errors(gradients([x.cuda() for x in rounded], form), truth) for form in ("fused", "reference"))
+    assert all(ours <= 2 * theirs for ours, theirs in zip(found, allowed, strict=True)), (found, allowed)
 
 
 def test_a_kernel_that_is_launched_again_gives_the_same_bits():

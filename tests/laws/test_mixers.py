@@ -23,7 +23,7 @@ from palimpsest.attention.positions import (
 )
 from palimpsest.attention.spans import Adaptive, Fixed, SegmentCache, Span
 from palimpsest.errors import UserError
-from palimpsest.kernels import memory_scan
+from palimpsest.kernels import counted_scan, memory_scan
 from palimpsest.legacy.from_lmtool_memory import BareQueryMemory
 from palimpsest.legacy.transformer_xl import AbsoluteAttention
 from palimpsest.memory.convolutions import Convolution, ShortConvolution
@@ -276,8 +276,8 @@ def test_a_mixer_reads_its_input_through_its_norm(spec):
 @every_fast_weight
 def test_every_form_of_the_scan_gives_the_same_model(spec, monkeypatch):
     mixer = built(spec)
-    forms = [partial(memory_scan, backend=backend) for backend in EXACT_BACKENDS if backend != "chunked"]
-    forms.append(partial(memory_scan, backend="chunked", chunk=CHUNK))
+    forms = [{"backend": backend} for backend in EXACT_BACKENDS if backend != "chunked"]
+    forms.append({"backend": "chunked", "chunk": CHUNK})
     for length in (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3):
         x = torch.randn(2, length, WIDTH)
         truth, *others = (outcome_of(form, mixer, x, monkeypatch) for form in forms)
@@ -285,8 +285,9 @@ def test_every_form_of_the_scan_gives_the_same_model(spec, monkeypatch):
             all_close(other, truth)
 
 
-def outcome_of(form, mixer: MixerModule, x: Tensor, monkeypatch) -> dict[str, Tensor]:
-    monkeypatch.setattr("palimpsest.mixers.fast_weight.memory_scan", form)
+def outcome_of(form: dict, mixer: MixerModule, x: Tensor, monkeypatch) -> dict[str, Tensor]:
+    for door in (memory_scan, counted_scan):
+        monkeypatch.setattr(f"palimpsest.mixers.fast_weight.{door.__name__}", partial(door, **form))
     return outcome(mixer, x)
 
 

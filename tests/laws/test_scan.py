@@ -1,6 +1,7 @@
 """The laws of the memory scan: several forms, one answer, whatever the gates, lengths and chunks."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palimpsest.kernels import BackendRefused, Gates, chunked, memory_scan
+from palimpsest.kernels import BackendRefused, Gates, chunked, counted_scan, memory_scan
 
 CHUNK = 4
 LENGTHS = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3)
@@ -304,3 +305,59 @@ def test_what_cannot_be_had_is_refused_with_the_reason():
         scan.run("chunked", 0)
     with pytest.raises(ValueError, match="found no t"):
         scan.tokens(slice(0), scan.memory).run()
+
+
+# ------------------------------------------------------------------------------------------------ keys that are counted
+
+COUNTED = {name: {"backend": name} for name in (*BACKENDS, None)} | {
+    "in chunks": {"backend": "chunked", "chunk": CHUNK}
+}
+
+
+def count(scan: Scan, column: Tensor, **form) -> tuple[Tensor, ...]:
+    gates = Gates(scan.log_keep, scan.erase, scan.write)
+    return counted_scan(scan.queries, scan.keys, scan.values, gates, scan.memory, column, **form)
+
+
+def count_apart(scan: Scan, column: Tensor) -> tuple[Tensor, ...]:
+    """In a page of one column, in which every key writes a one."""
+    counting = Gates(scan.log_keep, write=scan.write if scan.erase is None else None)
+    ones = torch.ones_like(scan.values[..., :1])
+    mass, column = memory_scan(scan.queries, scan.keys, ones, counting, column, backend="reference")
+    return *scan.run("reference"), mass.squeeze(-1), column
+
+
+def taught(form, scan: Scan, column: Tensor) -> dict[str, Tensor]:
+    """All that comes out, and the gradient of every input."""
+    leaf, column = scan.map(lambda x: x.detach().requires_grad_()), column.detach().requires_grad_()
+    found = dict(zip(("reads", "memory", "mass", "column"), form(leaf, column), strict=True))
+    chance = torch.Generator().manual_seed(1)
+    weighed = [(x * torch.randn(x.shape, generator=chance).to(x)).sum() for x in found.values()]
+    given = leaf.given() | {"first column": column}
+    gradients = torch.autograd.grad(sum(weighed), list(given.values()))
+    return found | {f"gradient of {name}": x for name, x in zip(given, gradients, strict=True)}
+
+
+@every_gate
+@every_length
+def test_keys_are_counted_as_in_a_page_of_ones(present, length):
+    scan, column = Scan.drawn(present, length=length), torch.rand(2, 2, 3, 1)
+    truth = taught(count_apart, scan, column)
+    for form in COUNTED.values():
+        all_close(taught(partial(count, **form), scan, column), truth)
+
+
+@every_backend
+def test_mass_is_as_exact_as_the_column(backend):
+    scan = Scan.drawn(SUM).map(lambda x: x.to(torch.bfloat16))
+    _, _, mass, column = count(
+        replace(scan, memory=None), torch.zeros(2, 2, 3, 1, dtype=torch.float32), backend=backend
+    )
+    assert mass.dtype == column.dtype == torch.float32
+
+
+def test_a_column_is_one_column():
+    with pytest.raises(ValueError, match=r"^column: expected the axes b h k 1, found the shape"):
+        count(Scan.drawn(SUM), torch.zeros(2, 2, 3, 2))
+    with pytest.raises(ValueError, match=r"^column: expected the axes b=2 h=2 k=3 1, found the shape"):
+        count(Scan.drawn(SUM), torch.zeros(2, 2, 4, 1))

@@ -53,33 +53,46 @@ def between(logs, documents, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def row_of(tile, i, CHUNK: tl.constexpr):
-    """Row i of [CHUNK, …]."""
-    return tl.sum(tl.where(tl.arange(0, CHUNK)[:, None] == i, tile, 0.0), axis=0)
+def later_half(token, level):
+    """Whether a token is in the later half of its run of 2 · 2^level tokens."""
+    return ((token >> level) & 1) == 1
 
 
 @triton.jit
-def column_of(tile, j, COLUMNS: tl.constexpr):
-    return tl.sum(tl.where(tl.arange(0, COLUMNS)[None, :] == j, tile, 0.0), axis=1)
+def towards_middle(token, other, level):
+    """Whether `other` is one whose keep lies between `token` and the middle of its run of 2 · 2^level tokens."""
+    same_half = (token >> level) == (other >> level)
+    return same_half & ((other <= token) == later_half(token, level))
 
 
 @triton.jit
-def overlap_by_feature(left, right, logs, documents, CHUNK: tl.constexpr):
-    """Σ_k left_ik right_jk kept_ijk for j ≤ i, each feature kept by itself: logs, documents are [CHUNK, features]."""
+def across_middle(token, other, level):
+    """Whether `token` is in the later half of a run and `other` in the earlier half of the same."""
+    return ((token >> level) == (other >> level) + 1) & later_half(token, level)
+
+
+@triton.jit
+def kept_over(which, logs, PRECISION: tl.constexpr):
+    """[CHUNK, SIZE]: what is kept over the tokens that `which`, [CHUNK, CHUNK], has in each row; sums by themselves."""
+    return tl.exp(product(which.to(tl.float16), logs, PRECISION))
+
+
+@triton.jit
+def overlaps_by_feature(seen, recalled, q, k, logs, CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr):
+    """Adds Σ_f q_if k_jf kept_ijf for j ≤ i, and the same of keys with keys for j < i; each feature is kept by itself.
+
+    Two tokens are in the two halves of one run of 2, 4, 8 … tokens. What is kept between them is what is kept from the
+    earlier to the middle of that run, times what is kept from there to the later: neither factor can be too large.
+    """
     place = tl.arange(0, CHUNK)
-    found = tl.zeros((CHUNK, CHUNK), tl.float32)
-    for j in range(CHUNK):
-        kept = kept_since(j, logs, documents, CHUNK)
-        column = tl.sum(left * row_of(right, j, CHUNK)[None, :] * kept, axis=1)
-        found = tl.where(place[None, :] == j, column[:, None], found)
-    return found
-
-
-@triton.jit
-def kept_since(j, logs, documents, CHUNK: tl.constexpr):
-    """[CHUNK, features]: what is left at each token of what was there at token j; 0 before j."""
-    place = tl.arange(0, CHUNK)[:, None]
-    document = tl.sum(tl.where(place == j, documents, 0), axis=0)
-    since = logs - row_of(logs, j, CHUNK)[None, :]
-    seen = (place >= j) & (documents == document[None, :])
-    return tl.exp(tl.where(seen, since.to(tl.float32), float("-inf")))
+    row, column = place[:, None], place[None, :]
+    own = tl.sum(q.to(tl.float32) * k.to(tl.float32), axis=1)
+    seen += tl.where(row == column, own[:, None], 0.0)
+    for level in range(LEVELS):
+        kept = kept_over(towards_middle(row, column, level), logs, PRECISION)
+        across = across_middle(row, column, level)
+        keys = k * kept
+        turned = tl.trans(keys)
+        seen += tl.where(across, product(q * kept, turned, PRECISION), 0.0)
+        recalled += tl.where(across, product(keys, turned, PRECISION), 0.0)
+    return seen, recalled

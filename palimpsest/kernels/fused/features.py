@@ -57,6 +57,34 @@ def features(
 
 
 @triton.jit
+def features_of_one(
+    raw,
+    matrix,
+    MAP: tl.constexpr,
+    SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    FEATURES: tl.constexpr,
+    SIZE: tl.constexpr,
+    NU: tl.constexpr,
+    FLOOR: tl.constexpr,
+    EPSILON: tl.constexpr,
+    FACTOR: tl.constexpr,
+):
+    """The same of one token alone, [SIZE], from a pointer to its first raw number: there are no tiles to multiply."""
+    feature, inside = tl.arange(0, SIZE)[None, :], tl.full((1,), True, tl.int1)
+    exist = feature < FEATURES
+    if MAP == "DPFP":
+        mapped = half_of_one(raw, feature, 0, WIDTH, FEATURES, NU)
+        mapped *= half_of_one(raw, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
+    elif MAP == "Favor":
+        powers = exponentials_of_one(raw, matrix, feature, WIDTH, FEATURES, SIZE, FACTOR)
+        mapped = tl.where(exist, powers + EPSILON * FEATURES**-0.5, 0.0)
+    else:
+        mapped = pointwise(tl.load(raw + feature, mask=exist, other=0.0).to(tl.float32), exist, MAP)
+    return tl.sum(scaled(mapped, inside, SCALE, FLOOR), axis=0)
+
+
+@triton.jit
 def raw_gradient(
     gradient,
     rows,
@@ -143,9 +171,24 @@ def factors(
 @triton.jit
 def halves(number, feature, shift, WIDTH: tl.constexpr, FEATURES: tl.constexpr, NU: tl.constexpr):
     """Which raw number is a feature's, as it is (1) or negated (-1), when [x, -x] is rolled by `shift`; else 0."""
-    place = (feature + 2 * WIDTH * NU - shift) % (2 * WIDTH)
+    place = rolled(feature, shift, WIDTH, NU)
     sign = tl.where(place < WIDTH, 1, -1)
     return tl.where((place % WIDTH == number) & (feature < FEATURES), sign, 0)
+
+
+@triton.jit
+def rolled(feature, shift, WIDTH: tl.constexpr, NU: tl.constexpr):
+    """Where a feature's number stood in [x, -x]."""
+    return (feature + 2 * WIDTH * NU - shift) % (2 * WIDTH)
+
+
+@triton.jit
+def half_of_one(raw, feature, shift, WIDTH: tl.constexpr, FEATURES: tl.constexpr, NU: tl.constexpr):
+    """One of the two numbers of which each feature is the product, for one token: it is picked from memory."""
+    place = rolled(feature, shift, WIDTH, NU)
+    found = tl.load(raw + place % WIDTH, mask=feature < FEATURES, other=0.0).to(tl.float32)
+    found = tl.where(place < WIDTH, found, -found)
+    return tl.where(found < 0, 0.0, found)
 
 
 @triton.jit
@@ -182,6 +225,21 @@ def exponentials(
     raw = raw.to(tl.float32) * FACTOR
     projected = product(raw, directions(matrix, number, feature, WIDTH, FEATURES), precision(EXACT))
     return tl.exp(projected - tl.sum(raw * raw, axis=1)[:, None] / 2) * FEATURES**-0.5
+
+
+@triton.jit
+def exponentials_of_one(
+    raw, matrix, feature, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, FACTOR: tl.constexpr
+):
+    """The same for one token, a few of the matrix's rows at a time."""
+    projected, length = tl.zeros((16, SIZE), tl.float32), tl.zeros((16, 1), tl.float32)
+    for first in range(0, WIDTH, 16):
+        number = first + tl.arange(0, 16)[:, None]
+        some = tl.load(raw + number, mask=number < WIDTH, other=0.0).to(tl.float32) * FACTOR
+        projected += some * directions(matrix, number, feature, WIDTH, FEATURES)
+        length += some * some
+    exponents = tl.sum(projected, axis=0) - tl.sum(length) / 2
+    return tl.exp(exponents)[None, :] * FEATURES**-0.5
 
 
 @triton.jit

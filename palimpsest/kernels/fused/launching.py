@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -12,6 +13,16 @@ def layout_of(tensors: Sequence[Tensor | None]) -> tuple:
     return tuple(
         None if x is None else (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors
     )
+
+
+def strides(*tensors: Tensor | None) -> list[int]:
+    """Of rows, tokens and heads; 0 where there is nothing."""
+    return [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
+
+
+@lru_cache
+def processors_of(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @lru_cache(maxsize=1024)  # a cache that grows has another layout for each token

@@ -1,6 +1,6 @@
 """The fused memory scan as one torch operation: which kernels are launched, with what, and in which order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,11 +10,13 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...gates import Gates
 from ...look import Look
 from ..trust import INTERPRETED
 from . import scan_kernels as kernels
+from .decode import decode, short
 from .features import holding
-from .launching import compiled_for, launch, layout_of
+from .launching import compiled_for, launch, layout_of, processors_of, strides
 
 MOST = 256  # features, values
 
@@ -60,12 +62,15 @@ def settings_for(
         return Settings(16, 16, 16, prepare_warps=4, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
         return Settings(16, 16, 16, carry_warps=1, back_warps=1, gradient_warps=1, stages=2)
-    chunk, columns = 16 if by_feature else 32, min(holding(values), 32)
+    most = 16 if by_feature and features > 128 else 32
+    chunk, columns = most, min(holding(values), most)
     wide = min(holding(values), 64)
     warps = 2 if max(features, wide) <= 64 or wide == 16 else 4
     programs = lines * triton.cdiv(values, columns)
     # what a part does to a page is as much work again, so that parts pay only where processors would be idle
     parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
+    if by_feature:  # what is kept of them fills registers and shared memory
+        return Settings(chunk, columns, wide, prepare_warps=2, gradient_warps=2 * warps, stages=2, parts=parts)
     return Settings(chunk, columns, wide, gradient_warps=warps, parts=parts)
 
 
@@ -76,6 +81,11 @@ class Shape(NamedTuple):
     width: int
     features: int
     values: int
+    counts: bool  # whether the page has one more column, in which every key writes a one
+
+    @property
+    def page(self) -> int:
+        return self.values + self.counts
 
 
 class Saved(NamedTuple):
@@ -103,6 +113,11 @@ class Problem(NamedTuple):
         return -(-self.shape.length // self.settings.chunk)
 
     @property
+    def levels(self) -> int:
+        """How often a chunk can be halved."""
+        return self.settings.chunk.bit_length() - 1
+
+    @property
     def lines(self) -> int:
         return self.shape.rows * self.shape.heads
 
@@ -121,58 +136,57 @@ class Problem(NamedTuple):
         return {name: value for name, value in found.items() if name != without}
 
 
-def strides(*tensors: Tensor | None) -> list[int]:
-    """Of rows, tokens and heads; 0 where there is nothing."""
-    return [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
-
-
 class Ready(NamedTuple):
     """What the programs of a head would otherwise each make for themselves; (b h) n …, in two halves where split."""
 
     solved: Tensor | None = None  # c c, T
     seen: Tensor | None = None  # c c, how much of each note each read sees
     between: Tensor | None = None  # c c, what is kept from one token to another
-    kept: Tensor | None = None  # c, since the chunk's start
+    kept: Tensor | None = None  # c, since the chunk's start; or k, of each feature from start to end
     remaining: Tensor | None = None  # c, until its end
+    dimmed: Tensor | None = None  # 3 c k, features of queries and keys since the start, and of keys until the end
 
 
 class Results(NamedTuple):
     """All that forward makes."""
 
     reads: Tensor  # b t h v
-    last: Tensor  # b h k v
+    last: Tensor  # b h k v, or one more where keys are counted, as all pages have then
+    mass: Tensor | None  # b t h, float32, what queries read of that column
     saved: Saved | None
     ready: Ready
     effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does to one it is given
 
     def listed(self) -> list[Tensor]:
         """As an operation hands them on: without what only backward needs, or with nothing in place of None."""
-        if self.saved is None:
-            return [self.reads, self.last]
-        rest = (*self.saved, *self.ready, self.effects)
-        return [self.reads, self.last, *(self.reads.new_empty(0) if x is None else x for x in rest)]
+        rest = () if self.saved is None else (*self.saved, *self.ready, self.effects)
+        return [self.reads, self.last, *(self.reads.new_empty(0) if x is None else x for x in (self.mass, *rest))]
 
 
 def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> Results:
     """Where everything goes, not filled yet."""
-    rows, length, heads, _, features, count = p.shape
-    chunk, parts = p.settings.chunk, p.settings.parts
+    rows, length, heads, _, features, count, counts = p.shape
+    chunk, parts, page = p.settings.chunk, p.settings.parts, p.shape.page
     reads = values.new_empty(rows, length, heads, count)
-    last = values.new_empty(rows, heads, features, count, dtype=torch.float32)
-    saved, solved, seen, between, kept, remaining = (None,) * 6
+    last = values.new_empty(rows, heads, features, page, dtype=torch.float32)
+    mass = last.new_empty(rows, length, heads) if counts else None
+    saved, solved, seen, between, kept, remaining, dimmed = (None,) * 7
     if saves:
-        pages = last.new_empty(p.lines, p.chunks, count, features, dtype=p.precision.saved)
+        pages = last.new_empty(p.lines, p.chunks, page, features, dtype=p.precision.saved)
         tokens = (None, None) if erase is None else (torch.empty_like(reads, dtype=pages.dtype) for _ in range(2))
         saved = Saved(*tokens, pages)
+    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     if erase is not None or p.keep != "all":
-        halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
         solved = None if erase is None else torch.empty_like(seen)
     if p.keep == "heads":
         between = last.new_empty(p.lines, p.chunks, chunk, chunk)
         kept, remaining = (last.new_empty(p.lines, p.chunks, chunk) for _ in range(2))
-    effects = last.new_empty(p.lines, parts, features, count + features) if parts > 1 else None
-    return Results(reads, last, saved, Ready(solved, seen, between, kept, remaining), effects)
+    if p.keep == "features":
+        kept = last.new_empty(p.lines, p.chunks, features)
+        dimmed = last.new_empty(p.lines, p.chunks, 3, *halves, chunk, features, dtype=kind)
+    effects = last.new_empty(p.lines, parts, features, page + features) if parts > 1 else None
+    return Results(reads, last, mass, saved, Ready(solved, seen, between, kept, remaining, dimmed), effects)
 
 
 def prepare(p: Problem, tensors, ready: Ready) -> None:
@@ -186,23 +200,24 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
     )  # fmt: skip
 
     def constants():
-        return p.common(without="ROUGH") | {"ERASE": erase is not None, "EXACT": p.precision.exact}
+        what = {"LEVELS": p.levels, "ERASE": erase is not None, "EXACT": p.precision.exact}
+        return p.common(without="ROUGH") | what
 
     grid = (p.lines * p.chunks, 1, 1)
     warps, stages = p.settings.prepare_warps, p.settings.stages
     launch(p.compiled, "prepare", kernels.prepare_kernel, grid, arguments, constants, warps, stages)
 
 
-def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | None = None) -> None:
-    queries, keys, values, log_keep, erase, write, matrix = tensors
+def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None) -> None:
+    queries, keys, values, _, erase, write, matrix = tensors
     columns = p.settings.columns
-    slices = -(-p.shape.values // columns)
+    slices = -(-p.shape.page // columns)
     if reads is None:
         slices += -(-p.shape.features // columns)
     arguments = (
-        queries, keys, values, log_keep, erase, write, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
-        start, reads, *(saved or Saved()), last,
-        *strides(queries, keys, values, log_keep, erase, write),
+        queries, keys, values, erase, write, matrix, ready.solved, ready.seen, *ready[3:],
+        start, reads, mass, *(saved or Saved()), last,
+        *strides(queries, keys, values, erase, write),
         p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
     what = {
@@ -215,7 +230,7 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | 
     }
 
     def constants():
-        return p.common() | {"VALUES": p.shape.values, "COLUMNS": columns} | what
+        return p.common() | {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns} | what
 
     grid = (p.lines * p.settings.parts * slices, 1, 1)
     purpose = ("carry", *what.values())
@@ -224,21 +239,23 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, last, saved: Saved | 
     )
 
 
-def carry_back(p: Problem, tensors, ready: Ready, of_reads, of_last, of_start, of_fresh=None, of_pages=None) -> None:
-    queries, keys, _, log_keep, erase, _, matrix = tensors
+def carry_back(
+    p: Problem, tensors, ready: Ready, of_reads, of_mass, of_last, of_start, of_fresh=None, of_pages=None
+) -> None:
+    queries, keys, _, _, erase, _, matrix = tensors
     columns = p.settings.columns
     arguments = (
-        queries, keys, log_keep, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining,
-        of_reads, of_last, of_fresh, of_pages, of_start,
-        *strides(queries, keys, log_keep, erase, of_reads),
+        queries, keys, erase, matrix, ready.solved, ready.seen, *ready[3:],
+        of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
+        *strides(queries, keys, erase, of_reads),
         p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
     what = {"ERASE": erase is not None, "ENDED": of_last is not None, "SAVES": of_pages is not None}
 
     def constants():
-        return p.common(without="ROUGH") | {"VALUES": p.shape.values, "COLUMNS": columns} | what
+        return p.common(without="ROUGH") | {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns} | what
 
-    grid = (p.lines * p.settings.parts * -(-p.shape.values // columns), 1, 1)
+    grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
     purpose = ("back", *what.values())
     launch(
         p.compiled, purpose, kernels.carry_back_kernel, grid, arguments, constants,
@@ -246,24 +263,25 @@ def carry_back(p: Problem, tensors, ready: Ready, of_reads, of_last, of_start, o
     )  # fmt: skip
 
 
-def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_fresh, of_pages):
+def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass, of_fresh, of_pages):
     queries, keys, values, log_keep, erase, write, matrix = tensors
-    rows, length, heads, width, _, count = p.shape
+    rows, length, heads, width, _, count, _ = p.shape
     of_queries, of_keys = (x.new_empty(rows, length, heads, width) for x in (queries, keys))
     of_values = values.new_empty(rows, length, heads, count)
     of_log_keep, of_erase = (None if x is None else x.new_empty(x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(write.shape)
     arguments = (
-        queries, keys, values, log_keep, erase, write, matrix, *ready[1:], *saved, of_reads, of_fresh, of_pages,
+        queries, keys, values, log_keep, erase, write, matrix, *ready[1:5], *saved,
+        of_reads, of_mass, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
         *strides(queries, keys, values, log_keep, erase, write, of_reads),
         length, heads, p.chunks,
     )  # fmt: skip
 
     def constants():
-        sizes = {"WIDE": holding(width), "VALUES": count, "COLUMNS": p.settings.gradient_columns}
+        sizes = {"WIDE": holding(width), "VALUES": count, "PAGE": p.shape.page, "COLUMNS": p.settings.gradient_columns}
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
-        return p.common() | sizes | gates | {"READY": ready.seen is not None}
+        return p.common() | sizes | gates | {"LEVELS": p.levels, "READY": ready.seen is not None}
 
     grid = (p.lines * p.chunks, 1, 1)
     launch(
@@ -278,55 +296,61 @@ def forward(p: Problem, tensors, memory: Tensor | None, saves: bool) -> Results:
     prepare(p, tensors, made.ready)
     start = memory
     if made.effects is not None:
-        carry(p, tensors, made.ready, None, None, made.effects)
-        start = started(made.effects, memory, p.shape.values)
-    carry(p, tensors, made.ready, start, made.reads, made.last, made.saved)
+        carry(p, tensors, made.ready, None, None, None, made.effects)
+        start = started(made.effects, memory, p.shape.page)
+    carry(p, tensors, made.ready, start, made.reads, made.mass, made.last, made.saved)
     return made
 
 
-def started(effects: Tensor, memory: Tensor | None, values: int) -> Tensor:
+def started(effects: Tensor, memory: Tensor | None, columns: int) -> Tensor:
     """The page each part begins with: those before it turned that which was there, and added what they wrote."""
-    pages = [effects.new_zeros(effects.shape[0], effects.shape[2], values) if memory is None else memory.flatten(0, -3)]
+    empty = effects.shape[0], effects.shape[2], columns
+    pages = [effects.new_zeros(empty) if memory is None else memory.flatten(0, -3)]
     for effect in effects.unbind(1)[:-1]:
-        pages.append(torch.baddbmm(effect[..., :values], effect[..., values:], pages[-1]))
+        pages.append(torch.baddbmm(effect[..., :columns], effect[..., columns:], pages[-1]))
     return torch.stack(pages, dim=1)
 
 
-def ended(effects: Tensor, of_starts: Tensor, of_last: Tensor | None, values: int) -> Tensor:
+def ended(effects: Tensor, of_starts: Tensor, of_last: Tensor | None, columns: int) -> Tensor:
     """The gradient of the page each part ends with, from those its own reads give to where it starts from nothing."""
     pages = [torch.zeros_like(of_starts[:, 0]) if of_last is None else of_last]
     for effect, own in zip(effects.unbind(1)[:0:-1], of_starts.unbind(1)[:0:-1], strict=True):
-        pages.append(torch.baddbmm(own, effect[..., values:].mT, pages[-1]))
+        pages.append(torch.baddbmm(own, effect[..., columns:].mT, pages[-1]))
     return torch.stack(pages[::-1], dim=1)
 
 
-def backward(p: Problem, tensors, saved: Saved, ready: Ready, effects, of_reads: Tensor, of_last: Tensor | None):
+def backward(
+    p: Problem, tensors, saved: Saved, ready: Ready, effects, of_reads: Tensor, of_mass: Tensor | None, of_last
+):
     of_pages = torch.empty_like(saved.pages)
     of_fresh = None if saved.notes is None else torch.empty_like(saved.notes)
-    of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.values, dtype=torch.float32)
+    of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     if p.settings.parts > 1:
-        carry_back(p, tensors, ready, of_reads, None, of_starts)
-        of_last = ended(effects, of_starts, of_last, p.shape.values)
-    carry_back(p, tensors, ready, of_reads, of_last, of_starts, of_fresh, of_pages)
-    return *gradients(p, tensors, ready, saved, of_reads, of_fresh, of_pages), of_starts[:, 0]
+        carry_back(p, tensors, ready, of_reads, of_mass, None, of_starts)
+        of_last = ended(effects, of_starts, of_last, p.shape.page)
+    carry_back(p, tensors, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_pages)
+    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_pages), of_starts[:, 0]
 
 
 LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 LIBRARY.define(
     "memory_scan(Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, "
     "Tensor? memory, Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, "
-    "float limit, bool shared, bool saves) -> Tensor[]"
+    "float limit, bool shared, bool counts, bool saves) -> Tensor[]"
 )
 LIBRARY.define(
     "memory_scan_back(Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, "
-    "Tensor? matrix, Tensor[] made, Tensor of_reads, Tensor? of_last, str map, str scale, int nu, float floor, "
-    "float epsilon, float factor, float limit, bool shared) -> Tensor[]"
+    "Tensor? matrix, Tensor[] made, Tensor of_reads, Tensor? of_last, Tensor? of_mass, str map, str scale, int nu, "
+    "float floor, float epsilon, float factor, float limit, bool shared, bool counts) -> Tensor[]"
 )
 
 
-def problem(layout, queries, values, log_keep, matrix, map, scale, nu, floor, epsilon, factor, limit, shared):
+def problem(
+    layout, queries, values, log_keep, erase, matrix, map, scale, nu, floor, epsilon, factor, limit, shared, counts
+):
     rows, length, heads, width = queries.shape
-    shape = Shape(rows, length, heads, width, Look(matrix=matrix, map=map, nu=nu).features(width), values.shape[-1])
+    features = Look(matrix=matrix, map=map, nu=nu).features(width)
+    shape = Shape(rows, length, heads, width, features, values.shape[-1], counts)
     keep = "all" if log_keep is None else "heads" if log_keep.ndim == 3 else "features"
     look = (map, scale, nu, floor, epsilon, factor, queries.dtype != torch.bfloat16)
     settings = settings_for(
@@ -338,35 +362,35 @@ def problem(layout, queries, values, log_keep, matrix, map, scale, nu, floor, ep
         queries.dtype,
         processors_of(queries.device),
     )
-    compiled = compiled_for((layout, look, limit, shared, settings))
+    if counts and erase is not None:  # what a part does to a page that is erased it does not do to the sum of its keys
+        settings = replace(settings, parts=1)
+    compiled = compiled_for((layout, look, limit, shared, counts, settings))
     return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], compiled)
-
-
-@lru_cache
-def processors_of(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
     """Reads, the last page and, if asked to, all that backward needs."""
     *look, saves = about
     layout = layout_of((queries, keys, values, log_keep, erase, write, memory, matrix))
-    p = problem(layout, queries, values, log_keep, matrix, *look)
+    p = problem(layout, queries, values, log_keep, erase, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
     with torch.cuda.device_of(queries):
         return forward(p, tensors, memory, saves).listed()
 
 
-def scan_back_op(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, *look) -> list[Tensor]:
+def scan_back_op(
+    queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, of_mass, *look
+) -> list[Tensor]:
     """Gradients of what there is, in order; that of the memory comes last."""
     of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
-    given = (queries, keys, values, log_keep, erase, write, matrix, of_reads, of_last)
-    p = problem(layout_of(given), queries, values, log_keep, matrix, *look)
+    of_mass = None if of_mass is None else of_mass.contiguous()
+    given = (queries, keys, values, log_keep, erase, write, matrix, of_reads, of_last, of_mass)
+    p = problem(layout_of(given), queries, values, log_keep, erase, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
     *rest, effects = (x if x.numel() else None for x in made)
     of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
     with torch.cuda.device_of(queries):
-        *most, of_memory = backward(p, tensors, Saved(*rest[:3]), Ready(*rest[3:]), effects, of_reads, of_last)
+        *most, of_memory = backward(p, tensors, Saved(*rest[:3]), Ready(*rest[3:]), effects, of_reads, of_mass, of_last)
     return [*(x for x in most if x is not None), of_memory.view(p.shape.rows, p.shape.heads, *of_memory.shape[1:])]
 
 
@@ -378,15 +402,14 @@ for device in ("CUDA", "CPU"):
 @torch.library.register_fake("palimpsest::memory_scan", lib=LIBRARY)
 def _(queries, keys, values, log_keep, erase, write, memory, matrix, *about):
     *look, saves = about
-    return room_for(problem(None, queries, values, log_keep, matrix, *look), values, erase, saves).listed()
+    return room_for(problem(None, queries, values, log_keep, erase, matrix, *look), values, erase, saves).listed()
 
 
 @torch.library.register_fake("palimpsest::memory_scan_back", lib=LIBRARY)
-def _(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, *look):
-    p = problem(None, queries, values, log_keep, matrix, *look)
-    rows, _, heads, _, features, count = p.shape
+def _(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, of_mass, *look):
+    shape = problem(None, queries, values, log_keep, erase, matrix, *look).shape
     given = (queries, keys, values, log_keep, erase, write)
-    of_memory = values.new_empty(rows, heads, features, count, dtype=torch.float32)
+    of_memory = values.new_empty(shape.rows, shape.heads, shape.features, shape.page, dtype=torch.float32)
     return [*(x.new_empty(x.shape) for x in given if x is not None), of_memory]
 
 
@@ -398,17 +421,19 @@ class Differentiable(torch.autograd.Function):
         with torch._C._AutoDispatchBelowAutograd():
             outcome = torch.ops.palimpsest.memory_scan(*inputs)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*outcome[2:])
-        ctx.save_for_backward(*inputs[:6], inputs[7], *outcome[2:])
+        ctx.mark_non_differentiable(*outcome[3:])
+        ctx.save_for_backward(*inputs[:6], inputs[7], *outcome[3:])
         ctx.look, ctx.has_memory = inputs[8:-1], inputs[6] is not None
         return tuple(outcome)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, of_reads: Tensor | None, of_last: Tensor | None, *_):
+    def backward(ctx, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None, *_):
         given, made = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
         of_reads = torch.zeros_like(given[2]) if of_reads is None else of_reads
-        *most, of_memory = torch.ops.palimpsest.memory_scan_back(*given, made, of_reads, of_last, *ctx.look)
+        if ctx.look[-1] and of_mass is None:
+            of_mass = torch.zeros_like(of_reads[..., 0], dtype=torch.float32)
+        *most, of_memory = torch.ops.palimpsest.memory_scan_back(*given, made, of_reads, of_last, of_mass, *ctx.look)
         rest = iter(most)
         of_inputs = [None if x is None else next(rest) for x in given[:6]]
         return (*of_inputs, of_memory if ctx.has_memory else None, None, *[None] * (len(ctx.look) + 1))
@@ -417,8 +442,13 @@ class Differentiable(torch.autograd.Function):
 LIBRARY.impl("memory_scan", lambda *inputs: list(Differentiable.apply(*inputs)), "Autograd")
 
 
-def scan(queries, keys, values, gates, memory: Tensor, look: Look | None = None) -> tuple[Tensor, Tensor]:
-    """As the plain forms, but for raw queries and keys where a look says what becomes of them."""
+def scan(
+    queries, keys, values, gates, memory: Tensor, look: Look | None = None, counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As the plain forms, but for raw queries and keys where a look says what becomes of them.
+
+    Where keys are counted, the last column of the memory is their sum, and the last result what queries read of it.
+    """
     log_keep, erase, write, limit = gates
     shared = erase is not None and erase is write
     queries, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (queries, keys, values))
@@ -426,12 +456,26 @@ def scan(queries, keys, values, gates, memory: Tensor, look: Look | None = None)
         log_keep = log_keep.contiguous()
     about = look or Look()
     matrix = None if about.matrix is None else about.matrix.float().contiguous()
-    tensors = (queries, keys, values, log_keep, erase, None if shared else write, memory)
-    saves = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    reads, last, *_ = torch.ops.palimpsest.memory_scan(
-        *tensors[:-1], memory.float().contiguous(), matrix, *about[2:], limit or 0.0, shared, saves
-    )
-    return reads, last
+    memory = memory.float().contiguous()
+    saves = wants_gradients(queries, keys, values, gates, memory)
+    if not saves and short(queries):
+        return decode(queries, keys, values, log_keep, erase, write, memory, matrix, *about[2:], limit or 0.0, counts)
+    reads, last, mass, *_ = torch.ops.palimpsest.memory_scan(
+        queries, keys, values, log_keep, erase, None if shared else write, memory, matrix,
+        *about[2:], limit or 0.0, shared, counts, saves,
+    )  # fmt: skip
+    return reads, last, mass
+
+
+def wants_gradients(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> bool:
+    tensors = (queries, keys, values, *gates[:3], memory)
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def kernel_for(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> str:
+    """The one that `scan` would launch, by the name that it is trusted by."""
+    decodes = short(queries) and not wants_gradients(queries, keys, values, gates, memory)
+    return "memory_decode" if decodes else "memory_scan"
 
 
 def refusal(queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None, look: Look | None) -> str | None:

@@ -5,6 +5,9 @@
     carry_back  the same, last chunk first: the gradient of the page after each chunk, and of what T was given
     gradients   all chunks side by side: everything else, from the pages before and their gradients after each chunk
 
+Where keys are counted, a page has one column more than there are values, PAGE = VALUES + 1, in which every key writes a
+one. Those ones are not in memory either, and what is read of that column, the mass, is written by itself.
+
 Raw queries and keys are read from memory; their features exist on chip alone. On chip a page is turned, columns first:
 page and notes are then the left side of every product they are in, which on tensor cores is where results already
 lie, so that nothing between two chunks passes through shared memory. All tiles have fewer than 64 rows: from there
@@ -15,11 +18,21 @@ on Triton (3.4 to 3.7.0) would use Hopper's warp group products, and lose track 
 import triton
 import triton.language as tl
 
-from .chunk import between, column_of, inverse, kept_since, overlap_by_feature, row_of
+from .chunk import (
+    across_middle,
+    between,
+    inverse,
+    kept_over,
+    later_half,
+    overlaps_by_feature,
+    towards_middle,
+)
 from .features import features, raw_gradient
 from .products import product
 
 LITTLE = tl.constexpr(1 / 64)
+QUERIES, KEYS, KEYS_LEFT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what `prepare` dims by feature
+ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 
 
 @triton.jit
@@ -73,10 +86,10 @@ def back(
 
 
 @triton.jit
-def tile_of(base, step, inside, COUNT: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+def tile_of(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
     """[CHUNK, SIZE] numbers, `step` between tokens."""
     place, column = tl.arange(0, CHUNK), tl.arange(0, SIZE)
-    there = inside[:, None] & (column < COUNT)[None, :]
+    there = inside[:, None] & (column < count)[None, :]
     return tl.load(base + (place[:, None] * step + column[None, :]), mask=there, other=0.0)
 
 
@@ -99,18 +112,22 @@ def slope_of(gate, LIMIT: tl.constexpr):
 
 
 @triton.jit
-def logs_of(base, step, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """Sums of log keep since the chunk's start, [CHUNK] or [CHUNK, SIZE], how often the page was wiped since, where.
+def logs_of(base, step, inside, CHUNK: tl.constexpr):
+    """Sums of log keep since the chunk's start, and how often the page was wiped since.
 
     In float64: a difference of two sums must not lose what a great forgetting before both of them left of it.
     """
-    if KEEP == "features":
-        logs = tile_of(base, step, inside, FEATURES, SIZE, CHUNK).to(tl.float32)
-    else:
-        logs = tl.load(base + tl.arange(0, CHUNK) * step, mask=inside, other=0.0).to(tl.float32)
+    logs = tl.load(base + tl.arange(0, CHUNK) * step, mask=inside, other=0.0).to(tl.float32)
     wiped = logs == float("-inf")
     sums = tl.cumsum(tl.where(wiped, 0.0, logs).to(tl.float64), axis=0)
-    return sums, tl.cumsum(wiped.to(tl.int32), axis=0), wiped
+    return sums, tl.cumsum(wiped.to(tl.int32), axis=0)
+
+
+@triton.jit
+def logs_by_feature(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """Log keep, [CHUNK, SIZE], all of it finite: sums over some tokens are products in which others count 0 times."""
+    logs = tile_of(base, step, inside, count, SIZE, CHUNK).to(tl.float32)
+    return tl.where(logs < ALL_GONE, ALL_GONE, logs)
 
 
 @triton.jit
@@ -119,37 +136,11 @@ def since_start(logs, documents):
 
 
 @triton.jit
-def last_of(logs, documents, CHUNK: tl.constexpr):
-    """The sums and counts after the chunk."""
-    place = tl.arange(0, CHUNK)
-    if len(logs.shape) == 1:
-        here = place == CHUNK - 1
-    else:
-        here = (place == CHUNK - 1)[:, None]
-    return tl.sum(tl.where(here, logs, 0.0), axis=0), tl.sum(tl.where(here, documents, 0), axis=0)
-
-
-@triton.jit
-def until_end(logs, documents, last_log, last_document):
+def until_end(logs, documents, CHUNK: tl.constexpr):
+    last = tl.arange(0, CHUNK) == CHUNK - 1
+    last_log = tl.sum(tl.where(last, logs, 0.0), axis=0)
+    last_document = tl.sum(tl.where(last, documents, 0), axis=0)
     return tl.where(documents == last_document, tl.exp((last_log - logs).to(tl.float32)), 0.0)
-
-
-@triton.jit
-def by_feature(base, step, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """What is kept of each feature since the chunk's start, until its end, and from start to end."""
-    logs, documents, _ = logs_of(base, step, inside, "features", FEATURES, SIZE, CHUNK)
-    last_log, last_document = last_of(logs, documents, CHUNK)
-    since = since_start(logs, documents)
-    return since, until_end(logs, documents, last_log, last_document), since_start(last_log, last_document)
-
-
-@triton.jit
-def whole_of(kept, KEEP: tl.constexpr, CHUNK: tl.constexpr):
-    """What is kept from start to end."""
-    if KEEP == "heads":
-        return tl.sum(tl.where(tl.arange(0, CHUNK) == CHUNK - 1, kept, 0.0), axis=0)
-    else:
-        return 1.0
 
 
 @triton.jit
@@ -164,24 +155,20 @@ def dimmed(x, kept, KEEP: tl.constexpr):
 
 
 @triton.jit
-def seen_of(q, k, logs, documents, CHUNK: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr):
-    """kept_ij (q_i · k_j) for j ≤ i: how much of note j read i sees."""
+def seen_of(q, k, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """q_i · k_j for j ≤ i: how much of note j read i sees, where all is kept."""
     place = tl.arange(0, CHUNK)
-    if KEEP == "features":
-        return overlap_by_feature(q.to(tl.float32), k.to(tl.float32), logs, documents, CHUNK)
-    else:
-        found = product(q, tl.trans(k), PRECISION)
-        if KEEP == "heads":
-            return found * between(logs, documents, CHUNK)
-        else:
-            return tl.where(place[:, None] >= place[None, :], found, 0.0)
+    return tl.where(place[:, None] >= place[None, :], product(q, tl.trans(k), PRECISION), 0.0)
 
 
 @triton.jit
-def asked_of_page(page, x, kept, KEEP: tl.constexpr, PRECISION: tl.constexpr):
+def asked_of_page(
+    page, x, kept, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """What queries or keys find on the page the chunk began with, [COLUMNS, CHUNK]."""
     if KEEP == "features":
-        return product(page, tl.trans(x * kept), PRECISION)
+        return times_dimmed(page, dimmed_in, index, True, FEATURES, SIZE, CHUNK, PRECISION)
     elif KEEP == "heads":
         return product(page, tl.trans(x), PRECISION) * kept[None, :]
     else:
@@ -189,14 +176,53 @@ def asked_of_page(page, x, kept, KEEP: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def written(notes, x, kept, KEEP: tl.constexpr, PRECISION: tl.constexpr):
+def written(
+    notes, x, kept, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """What notes [COLUMNS, CHUNK] under the keys x leave on the page."""
     if KEEP == "features":
-        return product(notes, x * kept, PRECISION)
+        return times_dimmed(notes, dimmed_in, index, False, FEATURES, SIZE, CHUNK, PRECISION)
     elif KEEP == "heads":
         return product(notes * kept[None, :], x, PRECISION)
     else:
         return product(notes, x, PRECISION)
+
+
+@triton.jit
+def store_dimmed(tiles, index, tile, feature, FEATURES: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """Some features of queries or keys, as much as is kept of them; split as other tiles are."""
+    offsets = tl.arange(0, CHUNK)[:, None] * FEATURES + feature[None, :]
+    there = (feature < FEATURES)[None, :]
+    if PRECISION == "split":
+        base = tiles + index.to(tl.int64) * (2 * CHUNK * FEATURES)
+        high = tile.to(tl.bfloat16)
+        tl.store(base + offsets, high, mask=there)
+        tl.store(base + CHUNK * FEATURES + offsets, (tile - high.to(tl.float32)).to(tl.bfloat16), mask=there)
+    else:
+        tl.store(tiles + index.to(tl.int64) * (CHUNK * FEATURES) + offsets, tile, mask=there)
+
+
+@triton.jit
+def times_dimmed(
+    left, tiles, index, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile times what was stored so, [CHUNK, SIZE], or its transpose."""
+    base = tiles + index.to(tl.int64) * (CHUNK * FEATURES)
+    if PRECISION == "split":
+        base += index.to(tl.int64) * (CHUNK * FEATURES)
+    every = tl.arange(0, CHUNK) < CHUNK
+    tile = tile_of(base, FEATURES, every, FEATURES, SIZE, CHUNK)
+    if TURNED:
+        tile = tl.trans(tile)
+    found = product(left, tile, PRECISION)
+    if PRECISION == "split":
+        lost = tile_of(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK)
+        if TURNED:
+            lost = tl.trans(lost)
+        found = tl.dot(left.to(tl.bfloat16), lost, acc=found)
+    return found
 
 
 @triton.jit
@@ -205,6 +231,17 @@ def faded(page, total, KEEP: tl.constexpr):
         return page * total[None, :]
     else:
         return page * total
+
+
+@triton.jit
+def overlap_with(vector, x, kept, KEEP: tl.constexpr):
+    """Of each row of x with a vector [SIZE] of the page, [CHUNK]."""
+    if KEEP == "features":
+        return tl.sum(x * kept * vector[None, :], axis=1)
+    elif KEEP == "heads":
+        return tl.sum(x.to(tl.float32) * vector[None, :], axis=1) * kept
+    else:
+        return tl.sum(x.to(tl.float32) * vector[None, :], axis=1)
 
 
 @triton.jit
@@ -248,35 +285,59 @@ def times_tile(left, tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PR
 
 @triton.jit
 def prepare_kernel(
-    queries, keys, log_keep, erase, matrix, solved, seen_out, between_out, kept_out, remaining_out,
+    queries, keys, log_keep, erase, matrix, solved, seen_out, between_out, kept_out, remaining_out, dimmed_out,
     q_b, q_t, q_h, k_b, k_t, k_h, keep_b, keep_t, keep_h, erase_b, erase_t, erase_h,
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr, EXACT: tl.constexpr, FINE: tl.constexpr,
+    LEVELS: tl.constexpr, KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr,
+    EXACT: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
     place, first = tl.arange(0, CHUNK), chunk * CHUNK
     inside = place < length - first
-    q = look(
-        first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
-    )
-    k = look(first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
-    logs, documents = place, place
-    if KEEP != "all":
-        logs, documents, _ = logs_of(
-            first_of(log_keep, row, head, first, keep_b, keep_t, keep_h), keep_t, inside, KEEP, FEATURES, SIZE, CHUNK
-        )
+    q_base = first_of(queries, row, head, first, q_b, q_t, q_h)
+    k_base = first_of(keys, row, head, first, k_b, k_t, k_h)
+    at = program.to(tl.int64) * CHUNK
+    SLICE: tl.constexpr = 32 if LOOK[0] == "Identity" and LOOK[1] == "Unscaled" and SIZE > 32 else SIZE
+    if KEEP != "features" or SLICE == SIZE:
+        q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+        k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+    if KEEP == "features":  # which know nothing of each other, so that few of them at a time need be on chip
+        base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
+        seen = tl.zeros((CHUNK, CHUNK), tl.float32)
+        recalled = tl.zeros((CHUNK, CHUNK), tl.float32)
+        for start in range(0, SIZE, SLICE):
+            feature = start + tl.arange(0, SLICE)
+            if SLICE < SIZE:
+                q = tile_of(q_base + start, q_t, inside, FEATURES - start, SLICE, CHUNK)
+                k = tile_of(k_base + start, k_t, inside, FEATURES - start, SLICE, CHUNK)
+            logs = logs_by_feature(base + start, keep_t, inside, FEATURES - start, SLICE, CHUNK)
+            since = kept_over(place[:, None] >= place[None, :], logs, FINE)
+            until = kept_over(place[:, None] < place[None, :], logs, FINE)
+            whole = tl.sum(tl.where((place == CHUNK - 1)[:, None], since, 0.0), axis=0)
+            tl.store(kept_out + program.to(tl.int64) * FEATURES + feature, whole, mask=feature < FEATURES)
+            store_dimmed(dimmed_out, program * 3 + QUERIES, q * since, feature, FEATURES, CHUNK, FINE)
+            if ERASE:
+                store_dimmed(dimmed_out, program * 3 + KEYS, k * since, feature, FEATURES, CHUNK, FINE)
+            store_dimmed(dimmed_out, program * 3 + KEYS_LEFT, k * until, feature, FEATURES, CHUNK, FINE)
+            seen, recalled = overlaps_by_feature(seen, recalled, q, k, logs, CHUNK, LEVELS, FINE)
+    else:
+        seen = seen_of(q, k, CHUNK, FINE)
+        if ERASE:
+            recalled = seen_of(k, k, CHUNK, FINE)
     if KEEP == "heads":
-        last_log, last_document = last_of(logs, documents, CHUNK)
-        at = program.to(tl.int64) * CHUNK + place
-        tl.store(between_out + at[:, None] * CHUNK + place[None, :], between(logs, documents, CHUNK))
-        tl.store(kept_out + at, since_start(logs, documents))
-        tl.store(remaining_out + at, until_end(logs, documents, last_log, last_document))
-    store_tile(seen_out, program, seen_of(q, k, logs, documents, CHUNK, KEEP, FINE), CHUNK, FINE)
+        logs, documents = logs_of(first_of(log_keep, row, head, first, keep_b, keep_t, keep_h), keep_t, inside, CHUNK)
+        since = between(logs, documents, CHUNK)
+        tl.store(between_out + at * CHUNK + (place[:, None] * CHUNK + place[None, :]), since)
+        tl.store(kept_out + at + place, since_start(logs, documents))
+        tl.store(remaining_out + at + place, until_end(logs, documents, CHUNK))
+        seen *= since
+        if ERASE:
+            recalled *= since
+    store_tile(seen_out, program, seen, CHUNK, FINE)
     if ERASE:
         beta = gate_of(first_of(erase, row, head, first, erase_b, erase_t, erase_h), erase_t, inside, LIMIT, CHUNK)
-        recalled = seen_of(k, k, logs, documents, CHUNK, KEEP, FINE)
         system = tl.where(place[:, None] > place[None, :], beta[:, None] * recalled, 0.0)
         store_tile(solved, program, inverse(system, CHUNK, EXACT), CHUNK, FINE)
 
@@ -291,6 +352,16 @@ def tokens_at(
     here = (place < length - chunk * CHUNK)[:, None] & (column < VALUES - slice * COLUMNS)[None, :]
     base = first_of(values, row, head, chunk * CHUNK, v_b, v_t, v_h) + slice * COLUMNS
     return tl.trans(tl.load(base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0))
+
+
+@triton.jit
+def with_count(tile, last, slice, VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr):
+    """[COLUMNS, CHUNK] with these numbers in the column in which keys are counted, if there is one and it is here."""
+    if PAGE > VALUES:
+        counting = (tl.arange(0, COLUMNS) == VALUES - slice * COLUMNS)[:, None]
+        return tl.where(counting, last, tile.to(tl.float32))
+    else:
+        return tile
 
 
 @triton.jit
@@ -316,35 +387,46 @@ def fade_at(index, fades, KEEP: tl.constexpr, CHUNK: tl.constexpr):
 
 
 @triton.jit
+def whole_of(index, fades, kept, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """What is kept from start to end; of features it is all that `fades` has."""
+    if KEEP == "heads":
+        return tl.sum(tl.where(tl.arange(0, CHUNK) == CHUNK - 1, kept, 0.0), axis=0)
+    elif KEEP == "features":
+        feature = tl.arange(0, SIZE)
+        return tl.load(fades + index.to(tl.int64) * FEATURES + feature, mask=feature < FEATURES, other=0.0)
+    else:
+        return 1.0
+
+
+@triton.jit
 def carry_kernel(
-    queries, keys, values, log_keep, erase, write, matrix, solved, seen_in, kept_in, remaining_in, start,
-    reads, notes_out, erased_out, pages, last,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
-    keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
+    queries, keys, values, erase, write, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in, start,
+    reads, mass, notes_out, erased_out, pages, last,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
     STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr,
     FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
 
-    Where nothing is read, columns beyond the values begin as columns of the identity and are written nothing: the
+    Where nothing is read, columns beyond the page begin as columns of the identity and are written nothing: the
     page they end as is what the piece does to the page it is given. What backward needs is saved if asked for.
     """
-    SLICES: tl.constexpr = (VALUES + COLUMNS - 1) // COLUMNS
+    SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     ALL: tl.constexpr = SLICES if READS else SLICES + (FEATURES + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % ALL, (program // ALL) % parts, program // (ALL * parts)
     row, head = line // heads, line % heads
     place, feature, column = tl.arange(0, CHUNK), tl.arange(0, SIZE), tl.arange(0, COLUMNS)
     left = VALUES - slice * COLUMNS
-    on_page = feature[None, :] * VALUES + column[:, None]
-    there = (feature[None, :] < FEATURES) & (column[:, None] < left)
+    on_page = feature[None, :] * PAGE + column[:, None]
+    there = (feature[None, :] < FEATURES) & (column[:, None] < PAGE - slice * COLUMNS)
     page = tl.zeros((COLUMNS, SIZE), tl.float32)
     if STARTED:
-        at = (line * parts + piece).to(tl.int64) * (FEATURES * VALUES) + slice * COLUMNS
+        at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
         page += tl.load(start + at + on_page, mask=there, other=0.0)
     if not READS:
         page += tl.where(feature[None, :] == ((slice - SLICES) * COLUMNS + column)[:, None], 1.0, 0.0)
@@ -369,24 +451,22 @@ def carry_kernel(
         )
         token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
         on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
-        if KEEP == "features":
-            base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-            since, until, total = by_feature(base, keep_t, inside, FEATURES, SIZE, CHUNK)
-        else:
-            since, until, total = kept, remaining, whole_of(kept, KEEP, CHUNK)
-        notes = v
+        total = whole_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
+        notes = with_count(v, 1.0, slice, VALUES, PAGE, COLUMNS).to(v.dtype)
         if WRITE:
             notes = notes.to(tl.float32) * into[None, :]
         if ERASE:
             given = notes.to(tl.float32)
-            fresh = given - beta[None, :] * asked_of_page(page, k, since, KEEP, FINE)
+            recall = asked_of_page(page, k, kept, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            fresh = given - beta[None, :] * recall
             notes = times_tile(fresh, solved, index, True, CHUNK, FINE)
+            notes = with_count(notes, 1.0, slice, VALUES, PAGE, COLUMNS)  # in full, as nothing of it is erased
             if SAVES:
                 tl.store(notes_out + token + on_tokens, tl.trans(notes).to(notes_out.dtype.element_ty), mask=here)
                 erased = tl.trans(given - notes).to(erased_out.dtype.element_ty)
                 tl.store(erased_out + token + on_tokens, erased, mask=here)
         if SAVES:
-            base = pages + index.to(tl.int64) * (FEATURES * VALUES) + slice * (COLUMNS * FEATURES)
+            base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(
                 base + (column[:, None] * FEATURES + feature[None, :]), page.to(pages.dtype.element_ty), mask=there
             )
@@ -395,24 +475,27 @@ def carry_kernel(
                 first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
-            if KEEP == "features":  # whose queries are rounded as well
-                found = asked_of_page(page, q, since, KEEP, FINE)
-            else:
-                found = asked_of_page(page, q, since, KEEP, ROUGH)
+            ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # dimmed queries are no bfloat16
+            found = asked_of_page(page, q, kept, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, ASKING)
             if READY:
                 found += product(notes, load_tile(seen_in, index, True, CHUNK, FINE), FINE)
             else:
-                found += product(notes, tl.trans(seen_of(q, k, place, place, CHUNK, KEEP, FINE)), ROUGH)
+                found += product(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH)
             tl.store(reads + token + on_tokens, tl.trans(found).to(reads.dtype.element_ty), mask=here)
-        page = faded(page, total, KEEP) + written(notes, k, until, KEEP, FINE)
+            if PAGE > VALUES:
+                base = mass + ((row * length + first).to(tl.int64) * heads + head)
+                overlap = tl.sum(tl.where((column == left)[:, None], found, 0.0), axis=0)
+                tl.store(base + place * heads, overlap, mask=inside & (slice == SLICES - 1))
+        added = written(notes, k, remaining, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE)
+        page = faded(page, total, KEEP) + added
     if READS:
         if piece == parts - 1:
-            tl.store(last + line.to(tl.int64) * (FEATURES * VALUES) + slice * COLUMNS + on_page, page, mask=there)
+            tl.store(last + line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
     else:
-        WIDER: tl.constexpr = VALUES + FEATURES
+        WIDER: tl.constexpr = PAGE + FEATURES
         turned = slice >= SLICES
-        begin = tl.where(turned, VALUES + (slice - SLICES) * COLUMNS, slice * COLUMNS)
-        end = tl.where(turned, WIDER, VALUES)
+        begin = tl.where(turned, PAGE + (slice - SLICES) * COLUMNS, slice * COLUMNS)
+        end = tl.where(turned, WIDER, PAGE)
         base = last + (line * parts + piece).to(tl.int64) * (FEATURES * WIDER) + begin
         there = (feature[None, :] < FEATURES) & (begin + column < end)[:, None]
         tl.store(base + (feature[None, :] * WIDER + column[:, None]), page, mask=there)
@@ -420,84 +503,103 @@ def carry_kernel(
 
 @triton.jit
 def carry_back_kernel(
-    queries, keys, log_keep, erase, matrix, solved, seen_in, kept_in, remaining_in,
-    of_reads, of_last, of_fresh, of_pages, of_start,
-    q_b, q_t, q_h, k_b, k_t, k_h, keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, r_b, r_t, r_h,
+    queries, keys, erase, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in,
+    of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
+    q_b, q_t, q_h, k_b, k_t, k_h, erase_b, erase_t, erase_h, r_b, r_t, r_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr,
     ENDED: tl.constexpr, SAVES: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
-    SLICES: tl.constexpr = (VALUES + COLUMNS - 1) // COLUMNS
+    SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
     row, head = line // heads, line % heads
     place, feature, column = tl.arange(0, CHUNK), tl.arange(0, SIZE), tl.arange(0, COLUMNS)
     left = VALUES - slice * COLUMNS
-    on_page = feature[None, :] * VALUES + column[:, None]
-    there = (feature[None, :] < FEATURES) & (column[:, None] < left)
-    at = (line * parts + piece).to(tl.int64) * (FEATURES * VALUES) + slice * COLUMNS
+    on_page = feature[None, :] * PAGE + column[:, None]
+    there = (feature[None, :] < FEATURES) & (column[:, None] < PAGE - slice * COLUMNS)
+    at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
     page = tl.zeros((COLUMNS, SIZE), tl.float32)
     if ENDED:
         page += tl.load(of_last + at + on_page, mask=there, other=0.0)
     end = tl.minimum(piece * share + share, chunks)
     coming_next = tokens_at(end - 1, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, COLUMNS, CHUNK)
     beta_next = gate_at(end - 1, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
+    mass_next = gate_at(end - 1, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
     kept_next = fade_at(line * chunks + end - 1, kept_in, KEEP, CHUNK)
     remaining_next = fade_at(line * chunks + end - 1, remaining_in, KEEP, CHUNK)
     for step in range(end - piece * share):
         chunk = end - 1 - step
         ahead = tl.maximum(chunk - 1, 0)
-        coming, beta, kept, remaining = coming_next, beta_next, kept_next, remaining_next
+        coming = with_count(coming_next, mass_next[None, :], slice, VALUES, PAGE, COLUMNS)
+        beta, kept, remaining = beta_next, kept_next, remaining_next
         coming_next = tokens_at(ahead, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, COLUMNS, CHUNK)
         beta_next = gate_at(ahead, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
+        mass_next = gate_at(ahead, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
         kept_next = fade_at(line * chunks + ahead, kept_in, KEEP, CHUNK)
         remaining_next = fade_at(line * chunks + ahead, remaining_in, KEEP, CHUNK)
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
         if SAVES:
-            base = of_pages + index.to(tl.int64) * (FEATURES * VALUES) + slice * (COLUMNS * FEATURES)
+            base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             on_saved = column[:, None] * FEATURES + feature[None, :]
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
         q = look(
             first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
         )
-        if KEEP == "features":
-            base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-            since, until, total = by_feature(base, keep_t, inside, FEATURES, SIZE, CHUNK)
-        else:
-            since, until, total = kept, remaining, whole_of(kept, KEEP, CHUNK)
-        added = written(coming, q, since, KEEP, FINE)
+        total = whole_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
+        added = written(coming, q, kept, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, FINE)
         if ERASE:
             k = look(
                 first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
             of_notes = times_tile(coming, seen_in, index, False, CHUNK, FINE)
-            of_notes += asked_of_page(page, k, until, KEEP, FINE)
+            of_notes += asked_of_page(
+                page, k, remaining, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE
+            )
             fresh = times_tile(of_notes, solved, index, False, CHUNK, FINE)
+            fresh = with_count(fresh, 0.0, slice, VALUES, PAGE, COLUMNS)
             if SAVES:
                 token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
                 on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
                 here = inside[:, None] & (column[None, :] < left)
                 tl.store(of_fresh + token + on_tokens, tl.trans(fresh).to(of_fresh.dtype.element_ty), mask=here)
-            added -= written(fresh * beta[None, :], k, since, KEEP, FINE)
+            added -= written(
+                fresh * beta[None, :], k, kept, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE
+            )
         page = faded(page, total, KEEP) + added
     tl.store(of_start + at + on_page, page, mask=there)
 
 
 @triton.jit
+def fades_of(
+    program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What is kept since the chunk's start and until its end; that of features is found again."""
+    if KEEP == "features":
+        place = tl.arange(0, CHUNK)
+        logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
+        kept = kept_over(place[:, None] >= place[None, :], logs, PRECISION)
+        return kept, kept_over(place[:, None] < place[None, :], logs, PRECISION)
+    else:
+        return fade_at(program, kept_in, KEEP, CHUNK), fade_at(program, remaining_in, KEEP, CHUNK)
+
+
+@triton.jit
 def gradients_kernel(
     queries, keys, values, log_keep, erase, write, matrix, seen_in, between_in, kept_in, remaining_in,
-    notes_in, erased_in, pages, of_reads, of_fresh, of_pages,
+    notes_in, erased_in, pages, of_reads, of_mass, of_fresh, of_pages,
     of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, write_b, write_t, write_h, r_b, r_t, r_h,
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, SHARED: tl.constexpr, LIMIT: tl.constexpr,
     READY: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
@@ -511,18 +613,12 @@ def gradients_kernel(
     k_base = first_of(keys, row, head, first, k_b, k_t, k_h)
     v_base = first_of(values, row, head, first, v_b, v_t, v_h)
     r_base = first_of(of_reads, row, head, first, r_b, r_t, r_h)
-    page_base = program.to(tl.int64) * (FEATURES * VALUES)
+    keep_base = log_keep
+    if KEEP != "all":
+        keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
+    page_base = program.to(tl.int64) * (FEATURES * PAGE)
     q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
-    kept, remaining, total = place, place, 1.0
-    if KEEP == "features":
-        base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-        kept, remaining, total = by_feature(base, keep_t, inside, FEATURES, SIZE, CHUNK)
-        logs, documents, wiped = logs_of(base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK)
-    elif KEEP == "heads":
-        kept = fade_at(program, kept_in, KEEP, CHUNK)
-        remaining = fade_at(program, remaining_in, KEEP, CHUNK)
-        total = whole_of(kept, KEEP, CHUNK)
     if WRITE:
         base = first_of(write, row, head, first, write_b, write_t, write_h)
         into = gate_of(base, write_t, inside, LIMIT, CHUNK)
@@ -531,22 +627,22 @@ def gradients_kernel(
         beta = gate_of(base, erase_t, inside, LIMIT, CHUNK)
         of_system = tl.zeros((CHUNK, CHUNK), tl.float32)
         of_beta = tl.zeros((CHUNK,), tl.float32)  # from what was erased, β times the recall
-        by_recalling = tl.zeros((CHUNK,), tl.float32)  # from the recall, put together again
-    elif READY:
-        seen_back = load_tile(seen_in, program, True, CHUNK, FINE)
+        erasing = tl.zeros((CHUNK, SIZE), tl.float32)
     else:
-        seen_back = tl.trans(seen_of(q, k, place, place, CHUNK, KEEP, FINE))
-    of_q = tl.zeros((CHUNK, SIZE), tl.float32)
-    of_k = tl.zeros((CHUNK, SIZE), tl.float32)
+        _, remaining = fades_of(
+            program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
+        )
+    if not ERASE and READY:
+        seen_back = load_tile(seen_in, program, True, CHUNK, FINE)
+    elif not ERASE:
+        seen_back = tl.trans(seen_of(q, k, CHUNK, FINE))
+    asking = tl.zeros((CHUNK, SIZE), tl.float32)
+    writing = tl.zeros((CHUNK, SIZE), tl.float32)
     of_seen = tl.zeros((CHUNK, CHUNK), tl.float32)
     of_into = tl.zeros((CHUNK,), tl.float32)
     if KEEP == "features":
-        by_later = tl.zeros((CHUNK, SIZE), tl.float32)  # what is kept from the start until each token
-        by_earlier = tl.zeros((CHUNK, SIZE), tl.float32)  # … from each token until the end
-        by_whole = tl.zeros((SIZE,), tl.float32)  # … from start to end
+        by_whole = tl.zeros((SIZE,), tl.float32)
     elif KEEP == "heads":
-        by_later = tl.zeros((CHUNK,), tl.float32)
-        by_earlier = tl.zeros((CHUNK,), tl.float32)
         by_whole = 0.0
 
     for start in range(0, VALUES, COLUMNS):
@@ -564,10 +660,7 @@ def gradients_kernel(
             erased = tl.load(erased_in + token * VALUES + on_tokens, mask=here, other=0.0)
             of_beta -= tl.sum(fresh.to(tl.float32) * erased.to(tl.float32), axis=1)
             of_system -= product(fresh, tl.trans(notes), ROUGH)
-            by_erasing = dimmed(product(fresh, page, ROUGH), kept, KEEP)
-            by_recalling -= tl.sum(by_erasing * k.to(tl.float32), axis=1)
-            by_erasing *= beta[:, None]
-            of_k -= by_erasing
+            erasing -= product(fresh, page, ROUGH)
             fresh = fresh.to(tl.float32)
             if WRITE:
                 v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
@@ -582,50 +675,81 @@ def gradients_kernel(
             else:
                 fresh += dimmed(product(k, tl.trans(of_page), ROUGH), remaining, KEEP)
         of_seen += product(coming, tl.trans(notes), ROUGH)
-        by_asking = dimmed(product(coming, page, ROUGH), kept, KEEP)
-        by_writing = dimmed(product(notes, of_page, ROUGH), remaining, KEEP)
-        of_q += by_asking
-        of_k += by_writing
+        asking += product(coming, page, ROUGH)
+        writing += product(notes, of_page, ROUGH)
         if KEEP == "features":
-            by_later += by_asking * q.to(tl.float32)
-            if ERASE:
-                by_later -= by_erasing * k.to(tl.float32)
-            by_earlier += by_writing * k.to(tl.float32)
-            by_whole += total * tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=0)
+            by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=0)
         elif KEEP == "heads":
-            by_later += tl.sum(by_asking * q.to(tl.float32), axis=1)
-            if ERASE:
-                by_later -= tl.sum(by_erasing * k.to(tl.float32), axis=1)
-            by_earlier += tl.sum(by_writing * k.to(tl.float32), axis=1)
-            by_whole += total * tl.sum(page.to(tl.float32) * of_page.to(tl.float32))
+            by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32))
         if WRITE:
             of_into += tl.sum(fresh * v.to(tl.float32), axis=1)
             fresh *= into[:, None]
         tl.store(of_values + token * VALUES + on_tokens, fresh.to(of_values.dtype.element_ty), mask=here)
 
-    causal = place[:, None] >= place[None, :]
-    earlier = place[:, None] > place[None, :]
-    of_seen = tl.where(causal, of_seen, 0.0)
+    if PAGE > VALUES:  # the same for the column in which keys are counted
+        at = page_base + VALUES * FEATURES + feature
+        key_sum = tl.load(pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
+        of_sum = tl.load(of_pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
+        asked = gate_of(of_mass + token, heads, inside, 0, CHUNK)
+        once = tl.full((CHUNK,), 1.0, tl.float32)
+        if WRITE and not ERASE:
+            once = into
+            of_into += tl.sum(seen_back.to(tl.float32) * asked[None, :], axis=1)
+            of_into += overlap_with(of_sum, k, remaining, KEEP)
+        of_seen += asked[:, None] * once[None, :]
+        asking += asked[:, None] * key_sum[None, :]
+        writing += once[:, None] * of_sum[None, :]
+        if KEEP == "features":
+            by_whole += key_sum * of_sum
+        elif KEEP == "heads":
+            by_whole += tl.sum(key_sum * of_sum)
+
+    row_place, column_place = place[:, None], place[None, :]
+    of_seen = tl.where(row_place >= column_place, of_seen, 0.0)
+    kept, remaining = fades_of(
+        program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
+    )
+    of_q = dimmed(asking, kept, KEEP)
+    of_k = dimmed(writing, remaining, KEEP)
+    if KEEP != "all":
+        by_later = of_q * q  # what is kept from the start until each token
+        by_earlier = of_k * k  # … from each token until the end
     if ERASE:
-        of_system = tl.where(earlier, of_system, 0.0)
+        of_system = tl.where(row_place > column_place, of_system, 0.0)
+        erasing = dimmed(erasing, kept, KEEP)
+        by_recalling = tl.sum(erasing * k, axis=1)  # of β, from the recall, put together again
+        erasing *= beta[:, None]
+        of_k += erasing
+        if KEEP != "all":
+            by_later += erasing * k
     if KEEP == "features":
-        by_pairs = tl.zeros((CHUNK, SIZE), tl.float32)
-        asking, writing = q.to(tl.float32), k.to(tl.float32)
-        for j in range(CHUNK):
-            key = row_of(writing, j, CHUNK)[None, :]
-            since = kept_since(j, logs, documents, CHUNK)
-            by_query = column_of(of_seen, j, CHUNK)[:, None] * since
-            of_q += by_query * key
-            pairs = by_query * asking
-            if ERASE:
-                by_key = column_of(of_system, j, CHUNK)[:, None] * since
-                by_recalling += tl.sum(by_key * writing * key, axis=1)
-                by_key *= beta[:, None]
-                of_k += by_key * key
-                pairs += by_key * writing
-            of_k += tl.where(place[:, None] == j, tl.sum(pairs, axis=0)[None, :], 0.0)
-            later = tl.where(place[:, None] > j, pairs * key, 0.0)
-            by_pairs += tl.where(place[:, None] > j, tl.cumsum(later, axis=0, reverse=True), 0.0)
+        total = whole_of(program, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
+        of_logs = (total * by_whole)[None, :] + product((row_place <= column_place).to(tl.float16), by_later, FINE)
+        of_logs += product((row_place > column_place).to(tl.float16), by_earlier, FINE)
+        own = tl.sum(tl.where(row_place == column_place, of_seen, 0.0), axis=1)[:, None]
+        of_q += own * k
+        of_k += own * q
+        logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
+        for level in range(LEVELS):
+            kept = kept_over(towards_middle(row_place, column_place, level), logs, FINE)
+            across = across_middle(row_place, column_place, level)
+            pairs = tl.where(across, of_seen, 0.0)
+            dim_keys = k * kept
+            by_query = product(pairs, dim_keys, FINE) * kept
+            by_key = product(tl.trans(pairs), q * kept, FINE)
+            if ERASE:  # rows of the later half are multiplied by β once the recall is put together
+                pairs = tl.where(across, of_system, 0.0)
+                by_key += product(pairs + tl.trans(pairs * beta[:, None]), dim_keys, FINE)
+                later = later_half(place, level)
+                by_key *= kept
+                by_recalling += tl.where(later, tl.sum(by_key * k, axis=1), 0.0)
+                by_key *= tl.where(later, beta, 1.0)[:, None]
+            else:
+                by_key *= kept
+            of_q += by_query
+            of_k += by_key
+            back_from_middle = towards_middle(column_place, row_place, level).to(tl.float16)
+            of_logs += product(back_from_middle, by_query * q + by_key * k, FINE)
     else:
         if KEEP == "heads":
             at = program.to(tl.int64) * (CHUNK * CHUNK)
@@ -643,9 +767,6 @@ def gradients_kernel(
             of_k += product(of_system, k, ROUGH) + product(tl.trans(of_system), k, ROUGH)
             if KEEP == "heads":
                 pairs += beta[:, None] * of_overlaps
-        if KEEP == "heads":  # of all pairs around a token, those that have it between them
-            pairs = tl.where(earlier, pairs, 0.0)
-            by_later += tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0)
 
     wide = tl.arange(0, WIDE)
     on_raw = inside[:, None] & (wide < WIDTH)[None, :]
@@ -671,15 +792,16 @@ def gradients_kernel(
     if ERASE:
         tl.store(of_erase + token + place * heads, of_beta.to(of_erase.dtype.element_ty), mask=inside)
     if KEEP == "features":
-        found = by_pairs + tl.cumsum(by_later, axis=0, reverse=True) + before(by_earlier) + by_whole[None, :]
-        found = tl.where(wiped, 0.0, found)
         offsets = place[:, None] * (heads * FEATURES) + feature[None, :]
         there = inside[:, None] & (feature[None, :] < FEATURES)
-        tl.store(of_log_keep + token * FEATURES + offsets, found.to(of_log_keep.dtype.element_ty), mask=there)
+        tl.store(of_log_keep + token * FEATURES + offsets, of_logs.to(of_log_keep.dtype.element_ty), mask=there)
     elif KEEP == "heads":
-        found = tl.cumsum(by_later, axis=0, reverse=True) + before(by_earlier) + by_whole
-        base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-        kind = tl.load(base + place * keep_t, mask=inside, other=0.0).to(tl.float32)
+        # of all pairs around a token, those that have it between them
+        pairs = tl.where(row_place > column_place, pairs, 0.0)
+        later = tl.sum(by_later, axis=1) + tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0)
+        found = tl.cumsum(later, axis=0, reverse=True) + before(tl.sum(by_earlier, axis=1))
+        found += whole_of(program, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK) * by_whole
+        kind = tl.load(keep_base + place * keep_t, mask=inside, other=0.0).to(tl.float32)
         found = tl.where(kind == float("-inf"), 0.0, found)
         tl.store(of_log_keep + token + place * heads, found.to(of_log_keep.dtype.element_ty), mask=inside)
 
