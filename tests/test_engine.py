@@ -8,7 +8,7 @@ import torch
 from closeness import close
 from toys import TEXT, metrics, quiet, toy, train_until_the_power_goes
 
-from palimpsest.attention.positions import SharedRelative, SinusoidalRelative
+from palimpsest.attention.positions import SharedRelative, SinusoidalRelative, waves, waves_apart
 from palimpsest.attention.spans import Adaptive, SegmentCache
 from palimpsest.batch import Batch
 from palimpsest.data.corpora import Text
@@ -243,11 +243,23 @@ def test_what_a_compiler_sees_of_dropout_is_dropout(monkeypatch):
 def test_what_a_compiler_sees_of_a_convolution_is_the_convolution(size, monkeypatch):
     layer = ShortConvolution(size).build(6).double()
     torch.nn.init.normal_(layer.taps)
-    x, recent = torch.randn(2, 9, 6).double(), torch.randn(2, size - 1, 6).double()
-    plain = layer(x, recent)
+    given = [torch.randn(2, length, 6).double().requires_grad_() for length in (9, size - 1)]
+    plain = layer(*given)
+    slopes = [torch.randn_like(found) for found in plain]
+    plain = (*plain, *torch.autograd.grad(plain, [*given, layer.taps], slopes))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    for one, other in zip(layer(x, recent), plain, strict=True):
+    seen = layer(*given)
+    for one, other in zip((*seen, *torch.autograd.grad(seen, [*given, layer.taps], slopes)), plain, strict=True):
         close(one, other, 1e-12)
+
+
+def test_what_a_compiler_sees_of_waves_are_the_waves(monkeypatch):
+    places, dtypes = torch.arange(40).view(2, 20) * 1000, (torch.float32, torch.float64, torch.bfloat16)
+    plain = [waves(places, 7, 100.0, dtype) for dtype in dtypes]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for dtype, waving in zip(dtypes, plain, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(waves(places, 7, 100.0, dtype), waving, strict=True))
+    torch.library.opcheck(waves_apart, (places, 7, 100.0, torch.float32))
 
 
 @pytest.mark.slow

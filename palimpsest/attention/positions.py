@@ -232,10 +232,25 @@ def sinusoids(places: Tensor, width: int, base: float, dtype: torch.dtype) -> Te
 
 def waves(places: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Sines and cosines `… width/2`; angles in at least float32, as late places are large numbers."""
+    made = waves_apart if torch.compiler.is_compiling() else waves_here
+    return made(places, width, base, dtype)
+
+
+def waves_here(places: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     exact = torch.promote_types(dtype, torch.float32)
     frequencies = base ** (-torch.arange(0, width, 2, device=places.device, dtype=exact) / width)
     angles = places[..., None].to(exact) * frequencies
     return angles.sin().to(dtype), angles.cos().to(dtype)
+
+
+# out of a compiler's sight, which would make every sine again for each head, query and key that it turns
+waves_apart = torch.library.custom_op("palimpsest::waves", waves_here, mutates_args=())
+
+
+@waves_apart.register_fake
+def waves_shaped(places: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    shape = (*places.shape, (width + 1) // 2)
+    return places.new_empty(shape, dtype=dtype), places.new_empty(shape, dtype=dtype)
 
 
 def check_even(width: int) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv1d
+from torch.nn.functional import conv1d, pad
 
 from ..batch import places_of
 from ..errors import UserError
@@ -57,16 +57,45 @@ class ShortConvolutionLayer(ConvolutionModule):
 
     def forward(self, x: Tensor, recent: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x `b t channels` -> the same, and the last tokens of it."""
-        channels, size = self.taps.shape
+        size = self.taps.shape[1]
         seen = torch.cat([recent.to(x.dtype), x], dim=1)
         last = seen[:, seen.shape[1] - (size - 1) :]
-        if starts is None and not torch.compiler.is_compiling():  # which makes one pass of a sum, not of a convolution
-            return conv1d(seen.mT, self.taps[:, None], groups=channels).mT, last
-        taps = reversed(self.taps.to(x.dtype).unbind(1))  # the present token's first
-        earlier = [seen[:, size - 1 - back : seen.shape[1] - back] for back in range(size)]
-        if starts is not None:
-            before = places_of(torch.full_like(starts[:, 0], size, dtype=torch.long), x.shape[1], starts)[..., None]
-            earlier = [z.where(before >= back, 0.0) for back, z in enumerate(earlier)]
-            backs = torch.arange(size - 2, -1, -1, device=x.device)[:, None]
-            last = last.where(before[:, -1:] >= backs, 0.0)
-        return sum((tap * z for tap, z in zip(taps, earlier, strict=True)), torch.zeros_like(x)), last
+        if starts is None:  # a compiler makes one pass of a sum, not of a convolution
+            pass_over = SumOfTaps.apply if torch.compiler.is_compiling() else depthwise
+            return pass_over(seen, self.taps), last  # pyright: ignore[reportReturnType]
+        before = places_of(torch.full_like(starts[:, 0], size, dtype=torch.long), x.shape[1], starts)[..., None]
+        heard = [z.where(before >= size - 1 - first, 0.0) for first, z in enumerate(windows(seen, size))]
+        backs = torch.arange(size - 2, -1, -1, device=x.device)[:, None]
+        return weighted(heard, self.taps), last.where(before[:, -1:] >= backs, 0.0)
+
+
+def depthwise(seen: Tensor, taps: Tensor) -> Tensor:
+    return conv1d(seen.mT, taps[:, None], groups=len(taps)).mT
+
+
+class SumOfTaps(torch.autograd.Function):
+    """The same. Its gradient is such a sum again, where torch would add up a padded copy for each tap."""
+
+    @staticmethod
+    def forward(ctx, seen: Tensor, taps: Tensor) -> Tensor:
+        ctx.save_for_backward(seen, taps)
+        return weighted(windows(seen, taps.shape[1]), taps)
+
+    @staticmethod
+    def backward(ctx, slope: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        seen, taps = ctx.saved_tensors
+        size, exact = taps.shape[1], torch.promote_types(seen.dtype, torch.float32)
+        around = pad(slope, (0, 0, size - 1, size - 1))
+        of_taps = [(slope.to(exact) * z.to(exact)).sum((0, 1)) for z in windows(seen, size)]
+        return weighted(windows(around, size), taps.flip(1)), torch.stack(of_taps, dim=1).to(taps.dtype)
+
+
+def windows(seen: Tensor, size: int) -> list[Tensor]:
+    """`b (t + size − 1) c` -> `b t c` for each tap, what it reads for each token"""
+    length = seen.shape[1] - (size - 1)
+    return [seen[:, first : first + length] for first in range(size)]
+
+
+def weighted(heard: list[Tensor], taps: Tensor) -> Tensor:
+    weights = taps.to(heard[0].dtype).unbind(1)
+    return sum((tap * z for tap, z in zip(weights, heard, strict=True)), torch.zeros_like(heard[0]))
