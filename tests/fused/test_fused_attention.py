@@ -20,7 +20,6 @@ RAMP = 8
 
 SMALL = Settings(*[Launch(16, 4, 1)] * 3, programs=1)  # so that a few tokens are several tiles, and all share a program
 APART = SMALL._replace(programs=1000)
-ABREAST = Settings(Launch(16, 4, 1), *[Launch(16, 4, 1, abreast=2)] * 2, programs=1)
 
 
 @pytest.fixture(autouse=True)
@@ -124,10 +123,8 @@ CASES = {
     "documents": Case(20, 36, words="place bias", empty="documents", settings=APART),
     "spans": Case(17, 40, spans=(0.0, 9.0, 30.5), reach=33),  # one ends exactly where a share does
     "vectors": Case(17, 17, 1, vectors=20),
-    "tiles abreast": Case(40, 54, words="place bias", reach=37, vectors=3, settings=ABREAST),
-    "tiles abreast, documents": Case(33, 50, words="place", empty="documents", settings=ABREAST._replace(programs=8)),
-    "larger tiles abreast": Case(40, 40, words="place", settings=Settings(*[Launch(32, 4, 1, 2)] * 3, programs=1)),
-    "keys abreast, spans": Case(17, 40, spans=(0.0, 30.5), settings=SMALL._replace(keys=Launch(16, 4, 1, 2))),
+    "a reach, vectors": Case(40, 54, words="place bias", reach=37, vectors=3),
+    "documents, shared": Case(33, 50, words="place", empty="documents", settings=SMALL._replace(programs=8)),
     "all": ALL,
 }
 

@@ -67,13 +67,13 @@ def test_the_number_of_warps_does_not_matter(monkeypatch, dtype, warps):
     assert_close_as_the_reference("fused", dtype, 130, 200)
 
 
-@pytest.mark.parametrize("abreast", [1, 2])
+@pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_tiles_may_be_abreast(monkeypatch, dtype, warps, abreast):
+def test_gradients_by_groups_of_warps_are_right(monkeypatch, dtype, warps, stages):
     from palimpsest.kernels.fused import attention
 
-    launch = attention.Launch(64, warps, 1, abreast)
+    launch = attention.Launch(64, warps, stages)
     settings = attention.settings_for(64, dtype, spans=False)._replace(queries=launch, keys=launch)
     monkeypatch.setattr(attention, "settings_for", lambda *_, **__: settings)
     shapes = [(2, 150, 3, 64), (2, 300, 3, 64), (2, 300, 3, 64), (2, 150, 3, 64), (300, 3, 64)]

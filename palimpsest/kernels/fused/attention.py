@@ -26,7 +26,6 @@ class Launch(NamedTuple):
     tile: int  # queries, and keys
     warps: int
     stages: int
-    abreast: int = 1  # tiles that a program of the backward pass has side by side
 
 
 class Settings(NamedTuple):
@@ -40,19 +39,16 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> "Settings":
-        return cls(Launch(*numbers[:4]), Launch(*numbers[4:8]), Launch(*numbers[8:12]), numbers[12])
+        return cls(Launch(*numbers[:3]), Launch(*numbers[3:6]), Launch(*numbers[6:9]), numbers[9])
 
 
-def settings_for(width: int, dtype: torch.dtype, spans: bool, bias: bool = False) -> Settings:
-    """For heads whose keys or values, whichever are wider, have this width; with spans, with biases, or without."""
+def settings_for(width: int, dtype: torch.dtype, spans: bool) -> Settings:
+    """For heads whose keys or values, whichever are wider, have this width, with spans of their own or not."""
     if dtype == torch.float32:
         launch = Launch(32 if width <= 64 else 16, 8, 1)
         return Settings(launch, launch, launch, programs=264)
     if width <= 64:
-        # sums for spans or biases leave no room for two query tiles
-        queries = Launch(64, 4, 2) if spans or bias else Launch(64, 8, 2, abreast=2)
-        keys = Launch(64, 4, 1) if spans else Launch(64, 8, 2, abreast=2)
-        return Settings(Launch(64, 4, 3), queries, keys, programs=528)
+        return Settings(Launch(64, 4, 3), Launch(64, 4, 2), Launch(64, 4, 1 if spans else 2), programs=528)
     if width <= 128:
         launch = Launch(32, 4, 2)
         return Settings(Launch(64, 4, 2), launch, launch, programs=528)
@@ -89,8 +85,7 @@ def attend(
     places, table, bias = (None, None, None) if relative is None else relative
     vectors = (None, None) if persistent is None else persistent
     if settings is None:
-        widest = max(queries.shape[-1], values.shape[-1])
-        settings = settings_for(widest, dtype, spans=mask is not None, bias=bias is not None)
+        settings = settings_for(max(queries.shape[-1], values.shape[-1]), dtype, mask is not None)
     return torch.ops.palimpsest.relative_attention(
         *(None if x is None else multiplied(x, dtype) for x in (queries, keys, values, places, table)),
         *(None if x is None else x.float() for x in (bias, mask)),
@@ -113,27 +108,23 @@ def multiplied(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @lru_cache
-def constants_for(key: int, value: int, launch: Launch, dtype: torch.dtype) -> dict[str, Any]:
+def constants_for(key: int, value: int, tile: int, dtype: torch.dtype) -> dict[str, Any]:
+    """In the order in which the kernels take them."""
     return {
         "KEY": key,
         "VALUE": value,
         "KEYS": holding(key),
         "VALUES": holding(value),
-        **tile_constants(launch),
+        "TILE": tile,
         "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
     }
 
 
 @lru_cache
-def distance_constants_for(key: int, launch: Launch) -> dict[str, Any]:
+def distance_constants_for(key: int, tile: int) -> dict[str, Any]:
     lanes = holding(key)
-    parts = max(1, lanes * launch.tile // 1024)
-    return {"KEY": key, "KEYS": lanes, **tile_constants(launch), "PARTS": parts, "DEPTH": 8}
-
-
-def tile_constants(launch: Launch) -> dict[str, int]:
-    strips = min(launch.abreast, launch.tile // 16)  # in which several groups of warps share a product
-    return {"TILE": launch.tile, "ABREAST": launch.abreast, "STRIPS": strips}
+    parts = max(1, lanes * tile // 1024)
+    return {"KEY": key, "KEYS": lanes, "TILE": tile, "PARTS": parts, "DEPTH": 8}
 
 
 class Problem:
@@ -180,9 +171,9 @@ class Problem:
         launch(self.compiled, name, getattr(kernels, name), grid, arguments, lambda: constants, warps, stages)
 
     def launch_tiles(self, name: str, grid: tuple[int, int, int], arguments: tuple, work: Launch) -> None:
-        constants = constants_for(self.key, self.value, work, self.dtype)
-        chosen = {key: value for key, value in constants.items() if key in getattr(kernels, name).arg_names}
-        self.launch(name, grid, arguments, chosen, work.warps, work.stages)
+        tile, warps, stages = work
+        constants = constants_for(self.key, self.value, tile, self.dtype)
+        self.launch(name, grid, arguments, constants, warps, stages)
 
     def like(self, name: str) -> Tensor | None:
         """A place for the gradient of an input, in one piece."""
@@ -196,10 +187,6 @@ def tokens(x: Tensor | None) -> tuple | None:
 
 def tiles_of(tokens: int, launch: Launch) -> int:
     return -(-tokens // launch.tile)
-
-
-def blocks_of(tiles: int, launch: Launch) -> int:
-    return -(-tiles // launch.abreast)
 
 
 # --------------------------------------------------------------------------------------------------- the operations
@@ -251,14 +238,14 @@ def backward(grad: Tensor, reads: Tensor, lse: Tensor, largest: Tensor, *inputs)
 
 def groups_of(p: Problem) -> int:
     """How many programs share the query tiles of a row and head; each has sums for all distances of its own."""
-    blocks = blocks_of(tiles_of(p.length, p.settings.queries), p.settings.queries)
+    tiles = tiles_of(p.length, p.settings.queries)
     alone = p.tensors["table"] is None and p.tensors["mask"] is None
-    return blocks if alone else min(blocks, max(1, p.settings.programs // p.lines))
+    return tiles if alone else min(tiles, max(1, p.settings.programs // p.lines))
 
 
 def gradient_of_queries(p: Problem, grad: Tensor, reads: Tensor, lse: Tensor, largest: Tensor, dots: Tensor):
     launch, groups = p.settings.queries, groups_of(p)
-    shape = (p.rows, groups, p.heads, (tiles_of(p.reach, launch) + launch.abreast) * launch.tile)
+    shape = (p.rows, groups, p.heads, (tiles_of(p.reach, launch) + 1) * launch.tile)
     of_queries, of_places = p.like("queries"), p.like("places")
     sums = tuple(
         None if p.tensors[name] is None else lse.new_empty(*shape, *width)
@@ -280,7 +267,7 @@ def gradient_of_keys(p: Problem, grad: Tensor, lse: Tensor, largest: Tensor, dot
         *p.sizes, p.reach, p.dropout,
     )  # fmt: skip
     tiles = tiles_of(p.slots - p.length, launch) + tiles_of(p.length, launch)
-    p.launch_tiles("keys_kernel", (p.lines * blocks_of(tiles, launch), 1, 1), arguments, launch)
+    p.launch_tiles("keys_kernel", (p.lines * tiles, 1, 1), arguments, launch)
     return of_keys, of_values
 
 
@@ -288,7 +275,7 @@ def gradient_of_distances(p: Problem, *sums: Tensor | None):
     """Of table, bias and mask."""
     found = p.like("table"), p.like("bias"), p.like("mask")
     if any(x is not None for x in found):
-        constants = distance_constants_for(p.key, p.settings.queries)
+        constants = distance_constants_for(p.key, p.settings.queries.tile)
         arguments = (*sums, p.looks, *found, p.rows, *p.sizes, p.reach, groups_of(p))
         programs = tiles_of(p.reach, p.settings.queries) * constants["PARTS"]
         p.launch("distances_kernel", (programs, p.heads, 1), arguments, constants)

@@ -9,9 +9,7 @@ row (`moved`). Moving is its own inverse: the same brings the gradients of score
 
 `queries_kernel` owns query tiles. It also leaves what they add to the gradients of table, bias and mask, and
 `distances_kernel` adds that up, always in the same order. `keys_kernel` owns key tiles, `vectors_kernel` persistent
-vectors. Where there is room, query tiles and key tiles are owned in blocks of two `abreast`, below each other as one:
-what they walk through is then read half as often. A head goes no farther than its share does: tiles beyond that are
-neither read nor multiplied.
+vectors. A head goes no farther than its share does: tiles beyond that are neither read nor multiplied.
 """
 
 import triton
@@ -54,36 +52,36 @@ def load_distances(tensor, head, distances, reach):
 
 
 @triton.jit
-def taken(tile, place, ROWS: tl.constexpr, TILE: tl.constexpr):
+def taken(tile, place, TILE: tl.constexpr):
     """The entries that lie at these places when a tile is laid out so that a warp's accesses fall into 32 banks."""
-    spread = tl.permute(tl.reshape(tile, (ROWS // 8, 8, TILE // 8, 4, 2)), (0, 2, 4, 1, 3))
+    spread = tl.permute(tl.reshape(tile, (TILE // 8, 8, TILE // 8, 4, 2)), (0, 2, 4, 1, 3))
     # of one axis, as the compiler would send one of two axes through shuffles
-    found = tl.gather(tl.reshape(spread, (ROWS * TILE,)), tl.reshape(place, (ROWS * TILE,)), 0)
-    return tl.reshape(found, (ROWS, TILE))
+    found = tl.gather(tl.reshape(spread, (TILE * TILE,)), tl.reshape(place, (TILE * TILE,)), 0)
+    return tl.reshape(found, (TILE, TILE))
 
 
 @triton.jit
-def moved(tile, ROWS: tl.constexpr, TILE: tl.constexpr, zero=0):
-    """Row m, column n <- row m, column (m − n) mod tile; of one tile, or of several that lie below each other.
+def moved(tile, TILE: tl.constexpr, zero=0):
+    """Row m, column n <- row m, column (m − n) mod tile.
 
     Where registers are scarce, `zero` is one that the compiler takes for a number that changes: it then finds the
     places again in every step, instead of keeping them all.
     """
-    m, n = tl.arange(0, ROWS)[:, None] + zero, tl.arange(0, TILE)[None, :]
+    m, n = tl.arange(0, TILE)[:, None] + zero, tl.arange(0, TILE)[None, :]
     c = m - (n & 7)
     within = ((m >> 3) * (TILE * 8)) | ((c & 1) * 32) | ((m & 7) * 4) | ((c >> 1) & 3)
     place = within | (((c >> 3) * 64 - (n >> 3) * 64) & (TILE * 8 - 64))
-    return taken(tile, place, ROWS, TILE)
+    return taken(tile, place, TILE)
 
 
 @triton.jit
-def moved_across(tile, ROWS: tl.constexpr, TILE: tl.constexpr):
+def moved_across(tile, TILE: tl.constexpr):
     """The same with rows and columns exchanged: row n, column m <- row (m − n) mod tile, column m."""
-    m, n = tl.arange(0, TILE)[None, :], tl.arange(0, ROWS)[:, None]
+    m, n = tl.arange(0, TILE)[None, :], tl.arange(0, TILE)[:, None]
     c = m - (n & 7)
-    block = (((c >> 3) - (n >> 3)) & (TILE // 8 - 1)) + n // TILE * (TILE // 8)
+    block = ((c >> 3) - (n >> 3)) & (TILE // 8 - 1)
     place = block * (TILE * 8) + (m >> 3) * 64 + (m & 1) * 32 + (c & 7) * 4 + ((m >> 1) & 3)
-    return taken(tile, place, ROWS, TILE)
+    return taken(tile, place, TILE)
 
 
 @triton.jit
@@ -101,15 +99,15 @@ def shares(mask, head, apart, reach, TILE: tl.constexpr):
     line = tl.arange(0, TILE)
     high = load_distances(mask, head, apart * TILE + line, reach)
     low = load_distances(mask, head, (apart - 1) * TILE + line, reach)
-    return moved(tl.where(line[None, :] <= line[:, None], high[None, :], low[None, :]), TILE, TILE)
+    return moved(tl.where(line[None, :] <= line[:, None], high[None, :], low[None, :]), TILE)
 
 
 @triton.jit
-def shares_across(mask, head, distances, reach, nearer, ROWS: tl.constexpr, TILE: tl.constexpr):
+def shares_across(mask, head, distances, reach, nearer, TILE: tl.constexpr):
     """The same, `key query`."""
     high = load_distances(mask, head, distances, reach)[:, None]
     low = load_distances(mask, head, distances - TILE, reach)[:, None]
-    return moved_across(tl.where(nearer, high, low), ROWS, TILE)
+    return moved_across(tl.where(nearer, high, low), TILE)
 
 
 @triton.jit
@@ -259,7 +257,7 @@ def forward_kernel(
             distances = (apart - 1) * TILE + line
             rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
             low = words(place_query, rows, bias, head, distances, reach, PRECISION)
-            scores += moved(tl.where(line[None, :] <= line[:, None], high, low), TILE, TILE)
+            scores += moved(tl.where(line[None, :] <= line[:, None], high, low), TILE)
             high = low
         if (apart == 0) | ((own_tile - apart) * TILE - offset < latest):
             seen = (slot[None, :] >= lowest[:, None]) & (slot[None, :] <= place[:, None])
@@ -289,13 +287,10 @@ def slopes(products, keep, dots, dropout):
 
 
 @triton.jit
-def as_multiplied(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIPS: tl.constexpr):
-    """A product's numbers in the order in which threads have them: they are stored without being laid out anew.
-
-    That is so where each strip of columns has four warps; all else is as right.
-    """
-    parts = tl.reshape(tile, (ROWS // 16, 2, 8, STRIPS, COLUMNS // 16 // STRIPS, 2, 4, 2))
-    return tl.reshape(tl.permute(parts, (4, 1, 3, 0, 2, 6, 5, 7)), (ROWS * COLUMNS,))
+def as_multiplied(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A product's numbers in the order in which four warps have them: they are stored without being laid out anew."""
+    parts = tl.reshape(tile, (ROWS // 16, 2, 8, COLUMNS // 16, 2, 4, 2))
+    return tl.reshape(tl.permute(parts, (3, 1, 0, 2, 5, 4, 6)), (ROWS * COLUMNS,))
 
 
 @triton.jit
@@ -338,39 +333,33 @@ def queries_kernel(
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
     TILE: tl.constexpr,
-    ABREAST: tl.constexpr,
-    STRIPS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Owns some blocks of queries of a row and head, one after the other, and what they add to table, bias and mask.
+    """Owns some query tiles of a row and head, one after the other, and what they add to table, bias and mask.
 
-    A block is one query tile, or two: then a key tile is read once for both, and sums come and go once for both. The
-    earlier of the two is a distance tile nearer all the way, so what it finds for distances waits for a step. Words
-    are made where they are needed, though a step before made some of them: products cost less than room to keep them.
+    Words are made where they are needed, though a step before made some of them: products cost less than room to keep
+    them.
     """
-    tl.static_assert(ABREAST == 1 or (ABREAST == 2 and mask is None))
-    BLOCK: tl.constexpr = ABREAST * TILE
     together, group, groups = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     row, head = together // heads, together % heads
-    blocks = tl.cdiv(length, BLOCK)
-    line, block, all_sums = tl.arange(0, TILE), tl.arange(0, BLOCK), tl.arange(0, KEYS * TILE)
-    nearer = line[None, :] <= (block % TILE)[:, None]
-    later = (block >= TILE)[:, None]
+    tiles = tl.cdiv(length, TILE)
+    line, all_sums = tl.arange(0, TILE), tl.arange(0, KEYS * TILE)
+    nearer = line[None, :] <= line[:, None]
     cached = slots - length
     offset = (TILE - cached % TILE) % TILE
     far = reach
     if mask is not None:
         far = tl.load(looks + head)
     # more tiles than there are distances: of the words of the last ones none is seen, but their turn comes
-    sums = ((row * groups + group) * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + ABREAST)
+    sums = ((row * groups + group) * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + 1)
     covered = 0  # distance tiles that hold sums already
-    for turn in range(tl.cdiv(blocks - group, groups)):
-        number = blocks - 1 - group - turn * groups  # the first sees most
-        own_tile = (cached + offset) // TILE + (number + 1) * ABREAST - 1  # of the last of its query tiles
-        ours = number * BLOCK + block
+    for turn in range(tl.cdiv(tiles - group, groups)):
+        number = tiles - 1 - group - turn * groups  # the first sees most
+        own_tile = (cached + offset) // TILE + number
+        ours = number * TILE + line
         place = cached + ours
         lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
-        reached = farthest_tile(cached + number * BLOCK, far, offset, own_tile, TILE)
+        reached = farthest_tile(cached + number * TILE, far, offset, own_tile, TILE)
         farthest = tl.minimum(reached, own_tile - (tl.min(lowest) + offset) // TILE)
         query = load_tile(queries, row, head, ours, length, KEY, KEYS)
         of_read = load_tile(grad, row, head, ours, length, VALUE, VALUES)
@@ -378,7 +367,7 @@ def queries_kernel(
         dot = tl.sum(of_read.to(tl.float32) * read.to(tl.float32), 1)
         tl.store(dots + together * length + ours, dot, mask=ours < length)
         norm = tl.load(lse + together * length + ours, mask=ours < length, other=float("inf"))
-        of_query = tl.zeros((BLOCK, KEYS), tl.float32)
+        of_query = tl.zeros((TILE, KEYS), tl.float32)
         if mask is not None:
             most = tl.load(largest + together * length + ours, mask=ours < length, other=0.0)
 
@@ -398,7 +387,7 @@ def queries_kernel(
 
         if places is not None:
             place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
-            of_place = tl.zeros((BLOCK, KEYS), tl.float32)
+            of_place = tl.zeros((TILE, KEYS), tl.float32)
         if (places is not None) or (mask is not None):
             # zeros, but of a product: what is moved is then laid out as products are, and never laid out anew;
             # the least of zero and what is not negative: so the compiler knows that nothing is multiplied
@@ -406,7 +395,6 @@ def queries_kernel(
             before = tl.minimum(tl.abs(tl.dot(query, tl.trans(none), input_precision=PRECISION)), 0.0)
             if (bias is None) and (mask is None):
                 before = before.to(query.dtype)
-            waiting = before
         for step in range(farthest + 1):
             apart = farthest - step
             slot, distances = (own_tile - apart) * TILE - offset + line, apart * TILE + line
@@ -415,14 +403,10 @@ def queries_kernel(
             scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
             if places is not None:
                 high_rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
-                low_rows = load_tile(table, head, head, distances - BLOCK, reach, KEY, KEYS)
-                low = words(place_query, low_rows, bias, head, distances - BLOCK, reach, PRECISION)
+                low_rows = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
+                low = words(place_query, low_rows, bias, head, distances - TILE, reach, PRECISION)
                 high = words(place_query, high_rows, bias, head, distances, reach, PRECISION)
-                if ABREAST == 2:
-                    later_rows = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
-                    of_later = words(place_query, later_rows, bias, head, distances - TILE, reach, PRECISION)
-                    high, low = tl.where(later, high, of_later), tl.where(later, of_later, low)
-                scores += moved(tl.where(nearer, high, low), BLOCK, TILE, apart >> 30 if mask is None else 0)
+                scores += moved(tl.where(nearer, high, low), TILE, apart >> 30 if mask is None else 0)
             if mask is not None:  # what has no share may stand above the largest score
                 scores = tl.minimum(scores, most[:, None])
             seen = (slot[None, :] >= lowest[:, None]) & (slot[None, :] <= place[:, None])
@@ -435,13 +419,11 @@ def queries_kernel(
 
             again = apart < covered
             if (places is not None) or (mask is not None):
-                now = moved(of_scores, BLOCK, TILE, step >> 30 if mask is None else 0)
+                now = moved(of_scores, TILE, step >> 30 if mask is None else 0)
                 if (bias is None) and (mask is None):  # no more of it is needed then, and it waits in half the room
                     now = now.to(query.dtype)
                 by_distance = tl.where(nearer, now, before)
                 before = now
-                if ABREAST == 2:
-                    by_distance, waiting = tl.where(later, by_distance, waiting), by_distance
             if mask is not None:  # so far as if all had the whole share
                 add_up(of_mask + sums * TILE + distances, again, tl.sum(by_distance, 0))
                 by_distance *= load_distances(mask, head, distances, reach)[None, :]
@@ -456,7 +438,7 @@ def queries_kernel(
                 by_distance = by_distance.to(key.dtype)
                 of_place = tl.dot(by_distance, high_rows, of_place, input_precision=PRECISION)
                 added = tl.dot(tl.trans(place_query), by_distance, input_precision=PRECISION)
-                tl.store(at, old + as_multiplied(added, KEYS, TILE, STRIPS))
+                tl.store(at, old + as_multiplied(added, KEYS, TILE))
 
         store_tile(of_queries, row, head, ours, length, of_query, KEY, KEYS)
         if places is not None:
@@ -494,8 +476,6 @@ def distances_kernel(
     KEY: tl.constexpr,
     KEYS: tl.constexpr,
     TILE: tl.constexpr,
-    ABREAST: tl.constexpr,
-    STRIPS: tl.constexpr,
     PARTS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
@@ -507,7 +487,7 @@ def distances_kernel(
     within, distances = part * PART + tl.arange(0, PART), own * ROWS + tl.arange(0, ROWS)
     cached = slots - length
     offset = (TILE - cached % TILE) % TILE
-    blocks = tl.cdiv(length, ABREAST * TILE)
+    tiles = tl.cdiv(length, TILE)
     far = reach
     if looks is not None:
         far = tl.load(looks + head)
@@ -517,11 +497,11 @@ def distances_kernel(
     count = tl.where(apart * TILE < far + 2 * TILE, batch * groups, 0)
     for first in range(0, count, DEPTH):
         number = first + tl.arange(0, DEPTH)
-        block = blocks - 1 - number % groups  # the first that the program took
-        own_tile = (cached + offset) // TILE + (block + 1) * ABREAST - 1
-        covered = farthest_tile(cached + block * ABREAST * TILE, far, offset, own_tile, TILE) + 1
+        tile = tiles - 1 - number % groups  # the first that the program took
+        own_tile = (cached + offset) // TILE + tile
+        covered = farthest_tile(cached + tile * TILE, far, offset, own_tile, TILE) + 1
         there = ((number < count) & (apart < covered))[:, None]
-        sums = ((number * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + ABREAST))[:, None]
+        sums = ((number * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + 1))[:, None]
         if of_table is not None:
             at = of_table + (sums + apart) * (KEYS * TILE) + within[None, :]
             table += tl.sum(tl.load(at, mask=there, other=0.0), 0)
@@ -532,10 +512,9 @@ def distances_kernel(
     if of_table is not None:
         # the inverse of `as_multiplied`: which lane and which distance these are
         chunk = within // 128
-        strip, rest = chunk // (KEYS // 16) % STRIPS, chunk // (KEYS // 16) // STRIPS
+        rest = chunk // (KEYS // 16)
         lane = chunk % (KEYS // 16) * 16 + rest % 2 * 8 + within // 16 % 8
-        distance = strip * (TILE // STRIPS) + rest // 2 * 16 + within // 2 % 2 * 8 + within // 4 % 4 * 2 + within % 2
-        distance += apart * TILE
+        distance = apart * TILE + rest // 2 * 16 + within // 2 % 2 * 8 + within // 4 % 4 * 2 + within % 2
         at = out_table + (distance * heads + head) * KEY + lane
         tl.store(at, table.to(out_table.dtype.element_ty), mask=(lane < KEY) & (distance < reach))
     if of_bias is not None:
@@ -572,35 +551,31 @@ def keys_kernel(
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
     TILE: tl.constexpr,
-    ABREAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Owns a block of some key tiles of a row and head. Scores have keys as rows and queries as columns here."""
-    BLOCK: tl.constexpr = ABREAST * TILE
-    line, block = tl.arange(0, TILE), tl.arange(0, BLOCK)
-    nearer = (block % TILE)[:, None] <= line[None, :]
+    """Owns a key tile of a row and head. Scores have keys as rows and queries as columns here."""
+    line = tl.arange(0, TILE)
+    nearer = line[:, None] <= line[None, :]
     cached = slots - length
     offset = (TILE - cached % TILE) % TILE
     first_tile = (cached + offset) // TILE
-    blocks = tl.cdiv(first_tile + tl.cdiv(length, TILE), ABREAST)
+    tiles = first_tile + tl.cdiv(length, TILE)
     # those of one row and head side by side: they read the same queries
-    together, number = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    together, own_tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     row, head = together // heads, together % heads
-    own_tile = number * ABREAST  # the first of them
-    slot = own_tile * TILE - offset + block
+    slot = own_tile * TILE - offset + line
     far = reach
     if mask is not None:
         far = tl.load(looks + head)
     first = tl.maximum(own_tile, first_tile)
-    last = tl.minimum(first_tile + tl.cdiv(length, TILE), own_tile + ABREAST + (far + TILE - 2) // TILE)
+    last = tl.minimum(tiles, own_tile + 1 + (far + TILE - 2) // TILE)
     wanted = tl.where(first < last, slots, 0)  # what no query sees is not read either
     key = load_tile(keys, row, head, slot, wanted, KEY, KEYS)
     value = load_tile(values, row, head, slot, wanted, VALUE, VALUES)
-    of_key = tl.zeros((BLOCK, KEYS), tl.float32)
-    of_value = tl.zeros((BLOCK, VALUES), tl.float32)
+    of_key = tl.zeros((TILE, KEYS), tl.float32)
+    of_value = tl.zeros((TILE, VALUES), tl.float32)
     for query_tile in range(first, last):
-        # of each key's own tile from the query tile: the later of two is a tile nearer
-        distances = (query_tile - own_tile - block // TILE) * TILE + block % TILE
+        distances = (query_tile - own_tile) * TILE + line
         ours = (query_tile - first_tile) * TILE + line
         place = cached + ours
         lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
@@ -624,14 +599,14 @@ def keys_kernel(
                     load_distances(bias, head, distances, reach)[:, None],
                     load_distances(bias, head, distances - TILE, reach)[:, None],
                 )
-            scores += moved_across(by_distance, BLOCK, TILE)
+            scores += moved_across(by_distance, TILE)
         if mask is not None:
             most = tl.load(largest + together * length + ours, mask=ours < length, other=0.0)
             scores = tl.minimum(scores, most[None, :])
         seen = (slot[:, None] >= lowest[None, :]) & (slot[:, None] <= place[None, :])
         weights = tl.where(seen, tl.exp2(scores * LOG2E - norm[None, :]), 0.0)
         if mask is not None:
-            weights *= shares_across(mask, head, distances, reach, nearer, BLOCK, TILE)
+            weights *= shares_across(mask, head, distances, reach, nearer, TILE)
         products = tl.dot(value, tl.trans(of_read), input_precision=PRECISION)
         keep = None
         left = weights
