@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -53,9 +54,13 @@ class Blocks(Compilation):
 
 def compiled(function: Callable) -> Callable:
     import torch._dynamo  # a second or two, which only those who compile have to wait
+    import torch._inductor.config
 
     torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
-    return torch.compile(function, fullgraph=True, dynamic=False)
+    # gradients of a norm's input and weights in one pass take an H200 longer than in two
+    known = hasattr(torch._inductor.config.triton, "mix_order_reduction")
+    options: dict[str, Any] | None = {"triton.mix_order_reduction": False} if known else None
+    return torch.compile(function, fullgraph=True, dynamic=False, options=options)
 
 
 def prepared(model: nn.Module, run: Pass) -> Pass:

@@ -55,6 +55,45 @@ def test_every_form_is_as_close_to_float64_as_the_reference_in_the_same_precisio
         assert all(one <= most for one, most in zip(found, allowed, strict=True)), (backend, found, allowed)
 
 
+@pytest.mark.parametrize("sizes", [(64, 64), (24, 64), (64, 40)], ids=str)
+@pytest.mark.parametrize("keep", ["all", "heads", "features"])
+@pytest.mark.parametrize("warps", [None, 2, 8])
+def test_pages_in_one_program_each_are_as_right(monkeypatch, warps, keep, sizes):
+    """Where there are pages for all processors, a program has all columns of a small one."""
+    from palimpsest.kernels.fused import scan
+
+    usual = scan.settings_for
+    several = {} if warps is None else {f"{kernel}_warps": warps for kernel in ("carry", "back", "gradient", "prepare")}
+    monkeypatch.setattr(scan, "settings_for", lambda *about: replace(usual(*about), **several))
+    features, width = sizes
+    tokens = (processors() // 8 + 1, 100, 8)
+    queries, keys = torch.randn(2, *tokens, features, dtype=torch.float64)
+    keys = keys / keys.norm(dim=-1, keepdim=True)
+    shape = (*tokens, features) if keep == "features" else tokens
+    log_keep = None if keep == "all" else -torch.rand(shape, dtype=torch.float64)
+    erase, write = torch.rand(2, *tokens, dtype=torch.float64)
+    given = [queries, keys, torch.randn(*tokens, width, dtype=torch.float64), log_keep, erase, write]
+    memory = torch.randn(tokens[0], 8, features, width)
+
+    def of(inputs, backend):
+        there = [x.detach().requires_grad_() for x in inputs if x is not None]
+        left = iter(there)
+        queries, keys, values, *gates, memory = (None if x is None else next(left) for x in inputs)
+        reads, last = memory_scan(queries, keys, values, Gates(*gates), memory, backend=backend)
+        loss = reads.float().sin().sum() + last.float().cos().sum()
+        return [x.detach().to(queries.dtype) for x in (reads, last, *torch.autograd.grad(loss, there))]
+
+    rounded = [None if x is None else x.bfloat16().cuda() for x in given] + [memory.cuda()]
+    truth = of([None if x is None else x.double() for x in rounded], "reference")
+    allowed = [2 * error + 1e-6 for error in errors(of(rounded, "chunked"), [x.cpu() for x in truth])]
+    found = errors(of(rounded, "fused"), [x.cpu() for x in truth])
+    assert all(one <= most for one, most in zip(found, allowed, strict=True)), (found, allowed)
+
+
+def processors() -> int:
+    return torch.cuda.get_device_properties("cuda").multi_processor_count
+
+
 def positive(x):
     return x.clamp(max=0).exp() + x.relu()
 

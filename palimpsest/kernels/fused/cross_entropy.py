@@ -47,7 +47,7 @@ def settings_for(width: int, dtype: torch.dtype) -> Settings:
             return Settings(Launch(32, 64, 8, 1), Launch(32, 64, 8, 1), Launch(64, 32, 8, 1), programs=1056)
         return Settings(Launch(16, 32, 8, 1), Launch(16, 32, 8, 1), Launch(32, 16, 8, 1), programs=1056)
     if width <= 128:
-        return Settings(Launch(128, 128, 8, 3), Launch(64, 128, 4, 2), Launch(64, 128, 8, 3), programs=1056)
+        return Settings(Launch(64, 128, 4, 3), Launch(64, 128, 4, 2), Launch(32, 128, 4, 2), programs=1056)
     if width <= 256:
         return Settings(Launch(128, 64, 8, 3), Launch(64, 64, 8, 2), Launch(64, 64, 8, 2), programs=1056)
     return Settings(Launch(64, 64, 8, 2), Launch(64, 32, 8, 2), Launch(32, 64, 8, 2), programs=1056)

@@ -55,23 +55,25 @@ PRECISIONS = {
 
 @lru_cache(maxsize=1024)
 def settings_for(
-    lines: int, length: int, features: int, values: int, by_feature: bool, dtype: torch.dtype, processors: int
+    lines: int, length: int, features: int, values: int, keep: str, dtype: torch.dtype, processors: int
 ) -> Settings:
     """Found by trying on an H200; elsewhere they are as right, if not as fast."""
     if dtype != torch.bfloat16:  # whose products are long enough as they are
         return Settings(16, 16, 16, prepare_warps=4, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
-        return Settings(16, 16, 16, carry_warps=1, back_warps=1, gradient_warps=1, stages=2)
-    most = 16 if by_feature and features > 128 else 32
-    chunk, columns = most, min(holding(values), most)
-    wide = min(holding(values), 64)
-    warps = 2 if max(features, wide) <= 64 or wide == 16 else 4
+        return Settings(16, 16, 16, carry_warps=1, back_warps=1, gradient_warps=1)
+    chunk, wide = 16 if keep == "features" and features > 128 else 32, min(holding(values), 64)
+    small = max(features, values) <= 64
+    # of a small page a program has all columns, where there are pages for all processors: features are then made once
+    columns = wide if small and lines >= processors else min(wide, chunk)
+    warps = 2 if (small and keep == "all") or wide == 16 else 4
     programs = lines * triton.cdiv(values, columns)
     # what a part does to a page is as much work again, so that parts pay only where processors would be idle
     parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
-    if by_feature:  # what is kept of them fills registers and shared memory
-        return Settings(chunk, columns, wide, prepare_warps=2, gradient_warps=2 * warps, stages=2, parts=parts)
-    return Settings(chunk, columns, wide, gradient_warps=warps, parts=parts)
+    if keep == "features":  # what is kept of them fills registers and shared memory
+        warps = 4 if small or wide == 16 else 8
+        return Settings(chunk, columns, wide, prepare_warps=2, gradient_warps=warps, stages=2, parts=parts)
+    return Settings(chunk, columns, wide, 1 if keep == "all" else 2, gradient_warps=warps, parts=parts)
 
 
 class Shape(NamedTuple):
@@ -358,7 +360,7 @@ def problem(
         length,
         shape.features,
         shape.values,
-        keep == "features",
+        keep,
         queries.dtype,
         processors_of(queries.device),
     )
