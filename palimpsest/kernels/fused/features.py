@@ -46,7 +46,7 @@ def features(
     raw = loaded(rows, inside, stride, WIDTH, holding(WIDTH))
     exist = inside[:, None] & (tl.arange(0, SIZE) < FEATURES)[None, :]
     if MAP == "DPFP":
-        one, other = factors(rows[:, None], stride, exist, tl.arange(0, SIZE)[None, :], WIDTH, NU)
+        one, other = factors(raw, WIDTH, FEATURES, SIZE, NU, EXACT)
         mapped = one * other
     elif MAP == "Favor":
         powers = exponentials(raw, matrix, WIDTH, FEATURES, SIZE, FACTOR, EXACT)
@@ -74,8 +74,8 @@ def features_of_one(
     feature, inside = tl.arange(0, SIZE)[None, :], tl.full((1,), True, tl.int1)
     exist = feature < FEATURES
     if MAP == "DPFP":
-        one, other = factors(raw, 1, exist, feature, WIDTH, NU)
-        mapped = one * other
+        mapped = half_of_one(raw, feature, 0, WIDTH, FEATURES, NU)
+        mapped *= half_of_one(raw, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
     elif MAP == "Favor":
         powers = exponentials_of_one(raw, matrix, feature, WIDTH, FEATURES, SIZE, FACTOR)
         mapped = tl.where(exist, powers + EPSILON * FEATURES**-0.5, 0.0)
@@ -108,10 +108,12 @@ def raw_gradient(
     exist = inside[:, None] & (tl.arange(0, SIZE) < FEATURES)[None, :]
     feature, number = tl.arange(0, SIZE)[:, None], tl.arange(0, WIDE)[None, :]
     if MAP == "DPFP":
-        one, other = factors(rows[:, None], stride, exist, tl.arange(0, SIZE)[None, :], WIDTH, NU)
+        one, other = factors(raw, WIDTH, FEATURES, SIZE, NU, EXACT)
         inner = unscaled(gradient, one * other, inside, SCALE, FLOOR)
-        outer = collected(tl.where(one > 0, inner * other, 0.0), 0, WIDTH, NU, WIDE)
-        outer += collected(tl.where(other > 0, inner * one, 0.0), 1, WIDTH, NU, WIDE)
+        first = halves(number, feature, 0, WIDTH, FEATURES, NU)
+        second = halves(number, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
+        outer = picked(tl.where(one > 0, inner * other, 0.0), first, EXACT)
+        outer += picked(tl.where(other > 0, inner * one, 0.0), second, EXACT)
     elif MAP == "Favor":
         powers = exponentials(raw, matrix, WIDTH, FEATURES, SIZE, FACTOR, EXACT)
         mapped = tl.where(exist, powers + EPSILON * FEATURES**-0.5, 0.0)
@@ -155,39 +157,57 @@ def slope(raw, MAP: tl.constexpr):
 
 
 @triton.jit
-def factors(at, stride, exist, feature, WIDTH: tl.constexpr, NU: tl.constexpr):
-    """The two numbers of which each of DPFP's features is the product, from pointers to tokens' first raw numbers."""
-    one = half_of(at, stride, exist, feature, 0, WIDTH, NU)
-    return one, half_of(at, stride, exist, feature, feature // (2 * WIDTH) + 1, WIDTH, NU)
+def factors(
+    raw, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, NU: tl.constexpr, EXACT: tl.constexpr
+):
+    """The two numbers of which each of DPFP's features is the product; picked out by products, which are exact."""
+    number, feature = tl.arange(0, raw.shape[1])[:, None], tl.arange(0, SIZE)[None, :]
+    first = halves(number, feature, 0, WIDTH, FEATURES, NU)
+    second = halves(number, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
+    one, other = picked(raw, first, EXACT), picked(raw, second, EXACT)
+    return tl.where(one < 0, 0.0, one), tl.where(other < 0, 0.0, other)
 
 
 @triton.jit
-def half_of(at, stride, exist, feature, shift, WIDTH: tl.constexpr, NU: tl.constexpr):
-    """What stands for each feature in max([x, -x], 0), rolled by `shift`: picked from memory, which is near by then."""
-    place = (feature + 2 * WIDTH * NU - shift) % (2 * WIDTH)
-    found = tl.load(at + place % WIDTH * stride, mask=exist, other=0.0).to(tl.float32)
+def halves(number, feature, shift, WIDTH: tl.constexpr, FEATURES: tl.constexpr, NU: tl.constexpr):
+    """Which raw number is a feature's, as it is (1) or negated (-1), when [x, -x] is rolled by `shift`; else 0."""
+    place = rolled(feature, shift, WIDTH, NU)
+    sign = tl.where(place < WIDTH, 1, -1)
+    return tl.where((place % WIDTH == number) & (feature < FEATURES), sign, 0)
+
+
+@triton.jit
+def rolled(feature, shift, WIDTH: tl.constexpr, NU: tl.constexpr):
+    """Where a feature's number stood in [x, -x]."""
+    return (feature + 2 * WIDTH * NU - shift) % (2 * WIDTH)
+
+
+@triton.jit
+def half_of_one(raw, feature, shift, WIDTH: tl.constexpr, FEATURES: tl.constexpr, NU: tl.constexpr):
+    """One of the two numbers of which each feature is the product, for one token: it is picked from memory."""
+    place = rolled(feature, shift, WIDTH, NU)
+    found = tl.load(raw + place % WIDTH, mask=feature < FEATURES, other=0.0).to(tl.float32)
     found = tl.where(place < WIDTH, found, -found)
     return tl.where(found < 0, 0.0, found)
 
 
 @triton.jit
-def collected(x, ROLL: tl.constexpr, WIDTH: tl.constexpr, NU: tl.constexpr, WIDE: tl.constexpr):
-    """[tokens, features] -> [tokens, WIDE]: the sum over all features that are made of a number, or of it negated.
-
-    Features are the numbers of [x, -x], NU times, rolled by ROLL more than the time before (and the first by ROLL).
-    """
-    ROWS: tl.constexpr = x.shape[0]
-    SIZE: tl.constexpr = x.shape[1]
-    TURNS: tl.constexpr = triton.next_power_of_2(2 * NU)  # of WIDE features each
-    token, entry = tl.arange(0, ROWS)[:, None], tl.arange(0, TURNS * WIDE)[None, :]
-    turn, number = entry // WIDE, entry % WIDE
-    roll, negated = turn // 2, turn % 2
-    place = (number + negated * WIDTH + ROLL * (roll + 1)) % (2 * WIDTH)
-    exist = (number < WIDTH) & (turn < 2 * NU)
-    wanted = tl.reshape(token * SIZE + tl.where(exist, roll * (2 * WIDTH) + place, 0), (ROWS * TURNS * WIDE,))
-    found = tl.reshape(tl.gather(tl.reshape(x, (ROWS * SIZE,)), wanted, 0), (ROWS, TURNS * WIDE))
-    found = tl.where(exist, tl.where(negated == 0, found, -found), 0.0)
-    return tl.sum(tl.reshape(found, (ROWS, TURNS, WIDE)), axis=1)
+def picked(x, choice, EXACT: tl.constexpr):
+    """x times a matrix of 0, 1 and -1. Pieces of 8 bits: three hold all of a float32, one what bfloat16 keeps of it."""
+    if INTERPRETED:
+        return tl.dot(x.to(tl.float32), choice.to(tl.float32), input_precision="ieee")
+    elif x.dtype == tl.float32:
+        choice = choice.to(tl.bfloat16)
+        high = x.to(tl.bfloat16)
+        found = tl.dot(high, choice)
+        if EXACT:
+            rest = x - high.to(tl.float32)
+            middle = rest.to(tl.bfloat16)
+            found = tl.dot(middle, choice, acc=found)
+            found = tl.dot((rest - middle.to(tl.float32)).to(tl.bfloat16), choice, acc=found)
+        return found
+    else:
+        return tl.dot(x, choice.to(x.dtype))
 
 
 @triton.jit

@@ -28,10 +28,10 @@ class Settings:
     chunk: int
     columns: int
     gradient_columns: int
+    gradient_warps: int
     prepare_warps: int = 1
     carry_warps: int = 4
     back_warps: int = 4
-    gradient_warps: int = 4
     stages: int = 3
     gradient_stages: int = 2
     parts: int = 1  # of the sequence, which start at the same time
@@ -59,21 +59,25 @@ def settings_for(
 ) -> Settings:
     """Found by trying on an H200; elsewhere they are as right, if not as fast."""
     if dtype != torch.bfloat16:  # whose products are long enough as they are
-        return Settings(16, 16, 16, prepare_warps=4, stages=1, gradient_stages=1)
+        return Settings(16, 16, 16, 4, prepare_warps=4, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
-        return Settings(16, 16, 16, carry_warps=1, back_warps=1, gradient_warps=1)
-    chunk, wide = 16 if keep == "features" and features > 128 else 32, min(holding(values), 64)
-    small = max(features, values) <= 64
+        return Settings(16, 16, 16, 1, carry_warps=1, back_warps=1)
+    small, size = max(features, values) <= 64, holding(values)
+    chunk = 16 if keep == "features" and features > 128 else 32
     # of a small page a program has all columns, where there are pages for all processors: features are then made once
-    columns = wide if small and lines >= processors else min(wide, chunk)
-    warps = 2 if (small and keep == "all") or wide == 16 else 4
+    columns = size if small and lines >= processors else min(size, chunk)
     programs = lines * triton.cdiv(values, columns)
     # what a part does to a page is as much work again, so that parts pay only where processors would be idle
     parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
+    prepare_warps = 1 if keep == "all" and features < 128 else 2
     if keep == "features":  # what is kept of them fills registers and shared memory
-        warps = 4 if small or wide == 16 else 8
-        return Settings(chunk, columns, wide, prepare_warps=2, gradient_warps=warps, stages=2, parts=parts)
-    return Settings(chunk, columns, wide, 1 if keep == "all" else 2, gradient_warps=warps, parts=parts)
+        cut = min(size, 64), 4 if small or size == 16 else 8
+        return Settings(chunk, columns, *cut, prepare_warps, stages=2, parts=parts)
+    if keep == "heads":
+        cut = min(size, 128), 2 if size == 16 else 4 if size <= 64 else 8
+    else:
+        cut = min(size, 32 if small else 64), 2 if small or size == 16 else 4
+    return Settings(chunk, columns, *cut, prepare_warps, parts=parts)
 
 
 class Shape(NamedTuple):

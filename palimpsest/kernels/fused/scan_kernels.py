@@ -591,19 +591,6 @@ def fades_of(
 
 
 @triton.jit
-def hand_back(
-    out, of_features, base, step, token, heads, inside, matrix,
-    LOOK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    CHUNK: tl.constexpr,
-):  # fmt: skip
-    """The gradients of raw queries or keys, from those of their features."""
-    place, wide = tl.arange(0, CHUNK), tl.arange(0, WIDE)
-    found = back(of_features, base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK)
-    at = out + token * WIDTH + (place[:, None] * (heads * WIDTH) + wide[None, :])
-    tl.store(at, found.to(out.dtype.element_ty), mask=inside[:, None] & (wide < WIDTH)[None, :])
-
-
-@triton.jit
 def gradients_kernel(
     queries, keys, values, log_keep, erase, write, matrix, seen_in, between_in, kept_in, remaining_in,
     notes_in, erased_in, pages, of_reads, of_mass, of_fresh, of_pages,
@@ -616,10 +603,7 @@ def gradients_kernel(
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, SHARED: tl.constexpr, LIMIT: tl.constexpr,
     READY: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients are written as contiguous tensors of the shape of what they are of.
-
-    Registers are what there is least of: features are made late, and of queries and keys one is done before the other.
-    """
+    """Gradients are written as contiguous tensors of the shape of what they are of."""
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
     place, feature, first = tl.arange(0, CHUNK), tl.arange(0, SIZE), chunk * CHUNK
@@ -633,6 +617,8 @@ def gradients_kernel(
     if KEEP != "all":
         keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
     page_base = program.to(tl.int64) * (FEATURES * PAGE)
+    q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+    k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     if WRITE:
         base = first_of(write, row, head, first, write_b, write_t, write_h)
         into = gate_of(base, write_t, inside, LIMIT, CHUNK)
@@ -643,14 +629,12 @@ def gradients_kernel(
         of_beta = tl.zeros((CHUNK,), tl.float32)  # from what was erased, β times the recall
         erasing = tl.zeros((CHUNK, SIZE), tl.float32)
     else:
-        k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
         _, remaining = fades_of(
             program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
         )
     if not ERASE and READY:
         seen_back = load_tile(seen_in, program, True, CHUNK, FINE)
     elif not ERASE:
-        q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
         seen_back = tl.trans(seen_of(q, k, CHUNK, FINE))
     asking = tl.zeros((CHUNK, SIZE), tl.float32)
     writing = tl.zeros((CHUNK, SIZE), tl.float32)
@@ -725,32 +709,16 @@ def gradients_kernel(
     kept, remaining = fades_of(
         program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
     )
-    if ERASE:
-        k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
-        of_system = tl.where(row_place > column_place, of_system, 0.0)
-    if ERASE or READY:
-        q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     of_q = dimmed(asking, kept, KEEP)
-    if KEEP == "features":
-        by_later = of_q * q  # what is kept from the start until each token
-    elif KEEP == "heads":
-        by_later = tl.sum(of_q * q, axis=1)
-        at = program.to(tl.int64) * (CHUNK * CHUNK)
-        since = tl.load(between_in + at + (place[:, None] * CHUNK + place[None, :]))
-        of_seen *= since
-        pairs = of_seen * product(q, tl.trans(k), FINE)
-    if KEEP != "features":
-        of_q += product(of_seen, k, ROUGH)
-        hand_back(of_queries, of_q, q_base, q_t, token, heads, inside, matrix, LOOK, WIDTH, WIDE, FEATURES, SIZE, CHUNK)
-
     of_k = dimmed(writing, remaining, KEEP)
     if KEEP == "features":
+        by_later = of_q * q  # what is kept from the start until each token
         by_earlier = of_k * k  # … from each token until the end
     elif KEEP == "heads":
+        by_later = tl.sum(of_q * q, axis=1)
         by_earlier = tl.sum(of_k * k, axis=1)
-    if KEEP != "features":
-        of_k += product(tl.trans(of_seen), q, ROUGH)
     if ERASE:
+        of_system = tl.where(row_place > column_place, of_system, 0.0)
         erasing = dimmed(erasing, kept, KEEP)
         by_recalling = tl.sum(erasing * k, axis=1)  # of β, from the recall, put together again
         erasing *= beta[:, None]
@@ -759,14 +727,6 @@ def gradients_kernel(
             by_later += erasing * k
         elif KEEP == "heads":
             by_later += by_recalling * beta
-            of_system *= since
-        if KEEP != "features":
-            of_overlaps = of_system * product(k, tl.trans(k), FINE)
-            by_recalling += tl.sum(of_overlaps, axis=1)
-            if KEEP == "heads":
-                pairs += beta[:, None] * of_overlaps
-            of_system *= beta[:, None]
-            of_k += product(of_system, k, ROUGH) + product(tl.trans(of_system), k, ROUGH)
     if KEEP == "features":
         total = whole_of(program, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
         of_logs = (total * by_whole)[None, :] + product((row_place <= column_place).to(tl.float16), by_later, FINE)
@@ -795,12 +755,35 @@ def gradients_kernel(
             of_k += by_key
             back_from_middle = towards_middle(column_place, row_place, level).to(tl.float16)
             of_logs += product(back_from_middle, by_query * q + by_key * k, FINE)
-        hand_back(of_queries, of_q, q_base, q_t, token, heads, inside, matrix, LOOK, WIDTH, WIDE, FEATURES, SIZE, CHUNK)
-    hand_back(of_keys, of_k, k_base, k_t, token, heads, inside, matrix, LOOK, WIDTH, WIDE, FEATURES, SIZE, CHUNK)
+    else:
+        if KEEP == "heads":
+            at = program.to(tl.int64) * (CHUNK * CHUNK)
+            since = tl.load(between_in + at + (place[:, None] * CHUNK + place[None, :]))
+            of_seen *= since
+            pairs = of_seen * product(q, tl.trans(k), FINE)
+        of_q += product(of_seen, k, ROUGH)
+        of_k += product(tl.trans(of_seen), q, ROUGH)
+        if ERASE:
+            if KEEP == "heads":
+                of_system *= since
+            of_overlaps = of_system * product(k, tl.trans(k), FINE)
+            by_recalling += tl.sum(of_overlaps, axis=1)
+            of_system *= beta[:, None]
+            of_k += product(of_system, k, ROUGH) + product(tl.trans(of_system), k, ROUGH)
+            if KEEP == "heads":
+                pairs += beta[:, None] * of_overlaps
 
+    wide = tl.arange(0, WIDE)
+    on_raw = inside[:, None] & (wide < WIDTH)[None, :]
+    offsets = place[:, None] * (heads * WIDTH) + wide[None, :]
+    found = back(of_q, q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK)
+    tl.store(of_queries + token * WIDTH + offsets, found.to(of_queries.dtype.element_ty), mask=on_raw)
+    found = back(of_k, k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK)
+    tl.store(of_keys + token * WIDTH + offsets, found.to(of_keys.dtype.element_ty), mask=on_raw)
     if ERASE:
-        # what was erased is finer than the rounded recall, but not where next to nothing was erased
-        if FINE == "split":
+        if (
+            FINE == "split"
+        ):  # what was erased is finer than the rounded recall, but not where next to nothing was erased
             of_beta = tl.where(tl.abs(beta) < LITTLE, by_recalling, of_beta / tl.where(beta == 0, 1.0, beta))
         else:
             of_beta = by_recalling
