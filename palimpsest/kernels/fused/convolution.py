@@ -72,7 +72,7 @@ def convolved(x: Tensor, recent: Tensor, taps: Tensor, settings: Settings | None
 def stepped(x: Tensor) -> tuple[Tensor, int, int]:
     """As the kernels take it: with the steps from row to row and from token to token."""
     x = x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
-    return x, *x.stride()[:2]
+    return x, x.stride(0), x.stride(1)
 
 
 class Plan:

@@ -1,8 +1,8 @@
 """A short convolution and its gradients, for CUDA: every number is read once, and written once.
 
-A program owns some channels of a run of tokens of one row and walks through it, from its start or back from its end, some
-tokens at a time. A thread has the same few channels of every token: what tokens have to do with each other, and what they
-add to the gradient of the taps, is all in its registers.
+A program owns some channels of a run of tokens of one row and walks through it, from its start or back from its end,
+some tokens at a time. A thread has the same few channels of every token: what tokens have to do with each other, and
+what they add to the gradient of the taps, is all in its registers.
 
 Tensors come as tuples: a pointer, and the steps from row to row and from token to token. Channels lie side by side.
 """
@@ -78,7 +78,7 @@ def forward_kernel(
 @triton.jit
 def slope_of(slopes, weights, AT: tl.constexpr, SIZE: tl.constexpr):
     """Of a token, from those of the results it has a part in: its own, which is at AT, and the ones after it."""
-    total = weights[SIZE - 1] * 0.0
+    total = tl.zeros_like(weights[0])
     for back in tl.static_range(SIZE):
         if AT + back >= 0:
             total += weights[SIZE - 1 - back] * slopes[AT + back]
