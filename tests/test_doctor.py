@@ -16,8 +16,14 @@ import torch
 
 from palimpsest.cli import doctor, examination, main
 from palimpsest.cli.examination import NEEDED, OPTIONAL, Finding, Verdict
-from palimpsest.kernels import ATTENTION_BACKENDS, BACKENDS, self_test, trust
-from palimpsest.kernels.cross_entropy import CROSS_ENTROPY_BACKENDS
+from palimpsest.kernels import (
+    ATTENTION_BACKENDS,
+    BACKENDS,
+    CONVOLUTION_BACKENDS,
+    CROSS_ENTROPY_BACKENDS,
+    self_test,
+    trust,
+)
 from palimpsest.kernels.pages import FORMS
 from palimpsest.kernels.self_test import Trial
 
@@ -69,7 +75,7 @@ def test_every_form_is_tried_on_every_device_with_every_kind_of_gate(examined):
     trials = [trial for trials in examined.json["self_test"].values() for trial in trials]
     tried = {(trial["kernel"], trial["backend"], trial["device"]) for trial in trials}
     forms = {"memory_scan": BACKENDS, "relative_attention": ATTENTION_BACKENDS}
-    forms["linear_cross_entropy"] = CROSS_ENTROPY_BACKENDS
+    forms |= {"linear_cross_entropy": CROSS_ENTROPY_BACKENDS, "short_convolution": CONVOLUTION_BACKENDS}
     forms |= dict.fromkeys(("delta_rnn", "delta_lstm", "recurrent_delta"), FORMS)
     wanted = {(kernel, name) for kernel, names in forms.items() for name in names if name != "fused"}
     assert {(kernel, backend) for kernel, backend, device in tried if device == "cpu"} == wanted

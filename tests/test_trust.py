@@ -14,7 +14,7 @@ from palimpsest.kernels.self_test import Case, Trial, fused_trials
 GPU = torch.device("cuda", 0)
 RIGHT = Trial("memory_scan", "fused", "cuda:0", "Delta", error=1e-6, milliseconds=1.0)
 KERNELS = ["memory_scan", "memory_decode", "relative_attention", "delta_rnn", "delta_lstm", "recurrent_delta"]
-KERNELS += ["linear_cross_entropy"]
+KERNELS += ["linear_cross_entropy", "short_convolution"]
 WRONG = replace(RIGHT, error=0.25)
 BROKEN = replace(RIGHT, error=None, broken="RuntimeError: an illegal instruction")
 

@@ -19,6 +19,7 @@ from ..look import Look
 from ..relative import Relative
 from .activations import Softmax, Tanh
 from .attention import ATTENTION_BACKENDS, relative_attention
+from .convolution import CONVOLUTION_BACKENDS, short_convolution
 from .cross_entropy import CROSS_ENTROPY_BACKENDS, linear_cross_entropy
 from .delta_lstm import delta_lstm
 from .delta_rnn import delta_rnn
@@ -167,6 +168,7 @@ def cases() -> Iterator[Case]:
     yield from attentions()
     yield from recurrences()
     yield from cross_entropies()
+    yield from convolutions()
 
 
 def scans() -> Iterator[Case]:
@@ -358,6 +360,23 @@ def score(given: Inputs, backend: str) -> Results:
     every = linear_cross_entropy(hidden, weight, given["bias"], targets, **options)
     some = linear_cross_entropy(hidden, weight, None, targets, counted=row % 3 > 0, **options)
     return {"nats": every, "nats of some rows": some}
+
+
+def convolutions() -> Iterator[Case]:
+    """The usual size, of channels in tiles and of odd ones, and sizes for which a thread has more or fewer of them."""
+    chance = torch.Generator().manual_seed(0)
+    for size, channels, first in ((2, WIDE, (HALF,)), (4, 8 * WIDE, BOTH), (4, WIDE + 1, BOTH), (9, 2 * WIDE, (HALF,))):
+        inputs = {
+            "x": torch.randn(ROWS, LENGTH, channels, generator=chance),
+            "recent": torch.randn(ROWS, size - 1, channels, generator=chance),
+            "taps": torch.randn(channels, size, generator=chance),
+        }
+        name = f"{size} of {channels}"
+        yield Case("short_convolution", name, CONVOLUTION_BACKENDS, inputs, convolve, first=first)
+
+
+def convolve(given: Inputs, backend: str) -> Results:
+    return {"sums": short_convolution(given["x"], given["recent"], given["taps"], backend=backend)}
 
 
 def current(device: torch.device) -> AbstractContextManager:

@@ -1,0 +1,158 @@
+"""The fused short convolution as one torch operation, and its gradient as another: what is launched, with what."""
+
+# pyright: reportCallIssue=false, reportArgumentType=false
+# A kernel is called with the arguments of its launch beside its own.
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..trust import INTERPRETED
+from . import convolution_kernels as kernels
+from .features import holding
+from .launching import compiled_for, launch, layout_of, processors_of
+
+LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MOST = 16  # taps; also the tokens of the shortest run, so that nobody looks back beyond the run before
+
+
+class Launch(NamedTuple):
+    channels: int  # of a program
+    tokens: int  # that it loads at once
+    warps: int
+    programs: int  # for each processor of the device, as far as there is work
+
+
+class Settings(NamedTuple):
+    forward: Launch
+    backward: Launch
+
+    def numbers(self) -> list[int]:
+        return [*self.forward, *self.backward]
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> "Settings":
+        return cls(Launch(*numbers[:4]), Launch(*numbers[4:]))
+
+
+def settings_for(channels: int, size: int, dtype: torch.dtype) -> Settings:
+    """A thread has 16 bytes of a token, and fewer where its taps, and back their gradients, would not leave it room."""
+    each, taps = 16 // dtype.itemsize, triton.next_power_of_2(size)
+    there, back = (32 * min(each, room // taps) for room in (32, 16))
+    return Settings(Launch(min(there, holding(channels)), 8, 1, 48), Launch(min(back, holding(channels)), 8, 1, 48))
+
+
+def refusal(x: Tensor, recent: Tensor, taps: Tensor) -> str | None:
+    """Why this cannot be done here, if it cannot."""
+    if x.device.type != "cuda" and not INTERPRETED:
+        return f"the fused backend needs a CUDA device; found {x.device}"
+    if not {x.dtype, recent.dtype, taps.dtype} <= {*DTYPES}:
+        found = ", ".join(str(z.dtype).removeprefix("torch.") for z in (x, recent, taps))
+        return f"the fused backend knows float32, bfloat16 and float16; found {found}"
+    if not 1 <= taps.shape[1] <= MOST:
+        return f"the fused backend has 1 to {MOST} taps; found {taps.shape[1]}"
+    if 0 in x.shape:
+        return f"the fused backend needs rows, tokens and channels; found the shape {tuple(x.shape)}"
+    return None
+
+
+def convolved(x: Tensor, recent: Tensor, taps: Tensor, settings: Settings | None = None) -> Tensor:
+    settings = settings_for(*taps.shape, x.dtype) if settings is None else settings
+    return torch.ops.palimpsest.short_convolution(x, recent, taps, settings.numbers())
+
+
+# ------------------------------------------------------------------------------------------------------ launching
+
+
+def stepped(x: Tensor) -> tuple[Tensor, int, int]:
+    """As the kernels take it: with the steps from row to row and from token to token."""
+    x = x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
+    return x, x.stride(0), x.stride(1)
+
+
+class Plan:
+    """How a launch is cut: into runs of tokens, of one length but for the last, and these into tiles of channels."""
+
+    def __init__(self, x: Tensor, work: Launch):
+        rows, self.length, self.channels = x.shape
+        lines = rows * -(-self.channels // work.channels)
+        wanted = max(1, work.programs * processors_of(x.device) // lines)
+        self.run = triton.cdiv(max(MOST, -(-self.length // wanted)), work.tokens) * work.tokens
+        self.runs = -(-self.length // self.run)
+        self.work, self.grid = work, (lines * self.runs, 1, 1)
+
+    def launch(self, name: str, given: Sequence[Tensor], numbers: Sequence[int], arguments: tuple, size: int) -> None:
+        compiled = compiled_for((layout_of(given), tuple(numbers)))
+
+        def constants():
+            columns = triton.next_power_of_2(size)
+            return {"SIZE": size, "COLUMNS": columns, "CHANNELS": self.work.channels, "TOKENS": self.work.tokens}
+
+        arguments = (*arguments, self.length, self.channels, self.runs, self.run)
+        launch(compiled, name, getattr(kernels, name), self.grid, arguments, constants, self.work.warps, 1)
+
+
+# --------------------------------------------------------------------------------------------------- the operations
+
+INPUTS = "Tensor x, Tensor recent, Tensor taps, int[] settings"
+LIBRARY.define(f"short_convolution({INPUTS}) -> Tensor")
+LIBRARY.define(f"short_convolution_backward(Tensor grad, {INPUTS}) -> (Tensor, Tensor, Tensor)")
+
+
+def forward(x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]) -> Tensor:
+    y = x.new_empty(x.shape)
+    plan = Plan(x, Settings.of(numbers).forward)
+    arguments = (stepped(x), stepped(recent), taps.contiguous(), stepped(y))
+    with torch.cuda.device_of(x):
+        plan.launch("forward_kernel", (x, recent, taps), numbers, arguments, taps.shape[1])
+    return y
+
+
+def backward(
+    grad: Tensor, x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    of_x, of_recent = x.new_empty(x.shape), recent.new_empty(recent.shape)
+    plan = Plan(x, Settings.of(numbers).backward)
+    sums = taps.new_empty(len(x) * plan.runs, taps.shape[1], len(taps), dtype=torch.float32)
+    arguments = (stepped(grad), stepped(x), stepped(recent), taps.contiguous(), stepped(of_x), stepped(of_recent), sums)
+    with torch.cuda.device_of(x):
+        plan.launch("backward_kernel", (grad, x, recent, taps), numbers, arguments, taps.shape[1])
+    return of_x, of_recent, sums.sum(0).mT.contiguous().to(taps.dtype)
+
+
+class Differentiable(torch.autograd.Function):
+    """The operation with its gradient, registered by hand: `register_autograd` costs more time at every call."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]) -> Tensor:
+        ctx.save_for_backward(x, recent, taps)
+        ctx.numbers = numbers
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.palimpsest.short_convolution(x, recent, taps, numbers)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = torch.ops.palimpsest.short_convolution_backward(grad, *ctx.saved_tensors, ctx.numbers)
+        return *found, None
+
+
+@torch.library.register_fake("palimpsest::short_convolution", lib=LIBRARY)
+def _(x, recent, taps, numbers):
+    return x.new_empty(x.shape)
+
+
+@torch.library.register_fake("palimpsest::short_convolution_backward", lib=LIBRARY)
+def _(grad, *inputs):
+    return tuple(z.new_empty(z.shape) for z in inputs[:3])
+
+
+LIBRARY.impl("short_convolution", Differentiable.apply, "Autograd")
+for device in ("CPU", "CUDA"):
+    LIBRARY.impl("short_convolution", forward, device)
+    LIBRARY.impl("short_convolution_backward", backward, device)
