@@ -153,6 +153,32 @@ class Adaptive(Span):
         return AdaptiveSpans(self, heads)
 
 
+class Version(NamedTuple):
+    """By which a parameter is known to have the same numbers as before."""
+
+    storage: int
+    changes: int
+
+    @classmethod
+    def of(cls, parameter: Tensor) -> "Version":
+        return cls(parameter.data_ptr(), parameter._version)
+
+
+class Reading:
+    """Numbers on their way from a GPU, on which the host waits only when it wants them."""
+
+    def __init__(self, parameter: nn.Parameter):
+        self.version = Version.of(parameter)
+        self.numbers = torch.empty(parameter.shape, dtype=parameter.dtype, pin_memory=True)
+        self.numbers.copy_(parameter.detach(), non_blocking=True)
+        self.arrived = torch.cuda.Event()
+        self.arrived.record()
+
+    def tolist(self) -> list[float]:
+        self.arrived.synchronize()
+        return self.numbers.tolist()
+
+
 class AdaptiveSpans(SpanModule):
     """Windows are whole numbers, read off the device after a step and not within one."""
 
@@ -161,7 +187,8 @@ class AdaptiveSpans(SpanModule):
         self.spec = spec
         self.ratio = nn.Parameter(torch.full((heads,), spec.initial))
         self.windows: list[int] = []
-        self.made_of: tuple[int, int] | None = None  # the storage and version of `ratio` that the windows fit
+        self.made_of: Version | None = None  # of `ratio`: what the windows fit
+        self.reading: Reading | None = None
 
     def initialise(self, generator: torch.Generator) -> None:
         nn.init.constant_(self.ratio, self.spec.initial)
@@ -191,7 +218,7 @@ class AdaptiveSpans(SpanModule):
     def refresh(self) -> None:
         if torch.compiler.is_compiling():  # then `shape` was asked for just before
             return
-        now = self.ratio.data_ptr(), self.ratio._version
+        now = Version.of(self.ratio)
         if self.made_of != now:
             self.windows = [min(self.spec.limit, BUCKET * ceil(span / BUCKET)) for span in self.spans()]
             self.made_of = now
@@ -200,6 +227,8 @@ class AdaptiveSpans(SpanModule):
         """How many tokens each head sees, with the ramp."""
         if self.ratio.is_meta:  # a model that is only measured has no numbers yet
             ratios = [self.spec.initial] * len(self.ratio)
+        elif self.reading is not None and self.reading.version == Version.of(self.ratio):
+            ratios = self.reading.tolist()
         else:
             ratios = self.ratio.detach().clamp(0, 1).tolist()
         return [min(self.spec.limit, ceil(ratio * self.spec.limit) + self.spec.ramp) for ratio in ratios]
@@ -210,7 +239,8 @@ class AdaptiveSpans(SpanModule):
     def after_step(self) -> None:
         with torch.no_grad():
             self.ratio.clamp_(0, 1)
-        self.refresh()
+        if self.ratio.is_cuda:
+            self.reading = Reading(self.ratio)
 
     def shape(self) -> tuple[int, ...]:
         self.refresh()

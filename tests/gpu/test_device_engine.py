@@ -136,3 +136,14 @@ def test_what_waits_for_the_device_within_a_step_cannot_be_recorded(recipe, tmp_
     waiting = replace(recipe.model, block=PostNorm(AdaptivePastAttention(limit=16, heads=2)))
     with pytest.raises(UserError, match="cannot be recorded"):
         train(replace(recipe, model=waiting, run=replace(recipe.run, replay=True)), tmp_path / "run", quiet())
+
+
+def test_spans_that_are_on_their_way_to_the_host_arrive():
+    spans = Adaptive(64, ramp=4).build(3).cuda()
+    with torch.no_grad():
+        spans.ratio.copy_(torch.tensor([0.0, 0.5, 2.0]))
+    spans.after_step()
+    assert spans.spans() == [4, 36, 64]
+    with torch.no_grad():
+        spans.ratio.zero_()
+    assert spans.spans() == [4, 4, 4], "what was read before is not what is there now"
