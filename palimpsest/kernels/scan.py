@@ -109,12 +109,14 @@ def scanned(
         queries, keys, look = look.of(queries), look.of(keys), None
     sizes = check(queries, keys, values, gates, memory, column, look)
     dtype = memory_dtype(values.dtype if memory is None else torch.promote_types(memory.dtype, values.dtype))
+    if backend == "fused" and column is None:
+        reads, after, _ = fused(queries, keys, values, gates, memory, look, False)
+        return reads, after, None, None
     if memory is None:
         memory = values.new_zeros(sizes["b"], sizes["h"], sizes["k"], sizes["v"], dtype=dtype)
-    if backend == "fused":
-        page = memory if column is None else torch.cat([memory, column], dim=-1)
-        reads, page, mass = fused(queries, keys, values, gates, page, look, column is not None)
-        return (reads, page, None, None) if column is None else (reads, page[..., :-1], mass, page[..., -1:])
+    if backend == "fused" and column is not None:
+        reads, page, mass = fused(queries, keys, values, gates, torch.cat([memory, column], dim=-1), look, True)
+        return reads, page[..., :-1], mass, page[..., -1:]
     form = BACKENDS[backend] if chunk is None else partial(BACKENDS[backend], chunk=chunk)
     q, k, v = (x.to(dtype) for x in (queries, keys, values))
     inputs = (q, k, v, gates.opened().to(dtype), memory.to(dtype))

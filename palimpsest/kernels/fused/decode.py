@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .features import features_of_one, holding
-from .launching import compiled_for, launch, layout_of, processors_of, strides
+from .launching import compiled_for, launch, layout_of, processors_of, strides, watched
 
 TOKENS = 4  # at most: a token may write several times, and each of them is one here
 LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
@@ -170,4 +170,4 @@ def short(queries: Tensor) -> bool:
 
 def decode(*arguments) -> tuple[Tensor, Tensor, Tensor]:
     """As `scan`, of tensors that are as it made them; no gradient comes back."""
-    return torch.ops.palimpsest.memory_decode(*arguments)
+    return torch.ops.palimpsest.memory_decode(*arguments) if watched() else decode_op(*arguments)

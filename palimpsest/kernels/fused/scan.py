@@ -1,5 +1,6 @@
 """The fused memory scan as one torch operation: which kernels are launched, with what, and in which order."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from .decode import decode, short
 from .features import holding
-from .launching import compiled_for, launch, layout_of, processors_of, strides
+from .launching import compiled_for, launch, layout_of, processors_of, strides, watched
 
 MOST = 256  # features, values
 
@@ -426,32 +427,55 @@ class Differentiable(torch.autograd.Function):
     def forward(ctx, *inputs):
         with torch._C._AutoDispatchBelowAutograd():
             outcome = torch.ops.palimpsest.memory_scan(*inputs)
-        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outcome[3:])
-        ctx.save_for_backward(*inputs[:6], inputs[7], *outcome[3:])
-        ctx.look, ctx.has_memory = inputs[8:-1], inputs[6] is not None
+        remember(ctx, inputs, outcome)
         return tuple(outcome)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None, *_):
-        given, made = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
-        of_reads = torch.zeros_like(given[2]) if of_reads is None else of_reads
-        if ctx.look[-1] and of_mass is None:
-            of_mass = torch.zeros_like(of_reads[..., 0], dtype=torch.float32)
-        *most, of_memory = torch.ops.palimpsest.memory_scan_back(*given, made, of_reads, of_last, of_mass, *ctx.look)
-        rest = iter(most)
-        of_inputs = [None if x is None else next(rest) for x in given[:6]]
-        return (*of_inputs, of_memory if ctx.has_memory else None, None, *[None] * (len(ctx.look) + 1))
+        return handed_back(ctx, torch.ops.palimpsest.memory_scan_back, of_reads, of_last, of_mass)
+
+
+class Direct(torch.autograd.Function):
+    """The same where nobody looks on: torch has no operation to find, and hands on no more than three results."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        outcome = scan_op(*inputs)
+        remember(ctx, inputs, outcome)
+        return (*outcome[:3],)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return handed_back(ctx, scan_back_op, of_reads, of_last, of_mass)
+
+
+def remember(ctx, inputs: tuple, outcome: list[Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:6], inputs[7], *outcome[3:])
+    ctx.look, ctx.has_memory = inputs[8:-1], inputs[6] is not None
+
+
+def handed_back(ctx, gradient: Callable, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None):
+    given, made = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+    of_reads = torch.zeros_like(given[2]) if of_reads is None else of_reads
+    if ctx.look[-1] and of_mass is None:
+        of_mass = torch.zeros_like(of_reads[..., 0], dtype=torch.float32)
+    *most, of_memory = gradient(*given, made, of_reads, of_last, of_mass, *ctx.look)
+    rest = iter(most)
+    of_inputs = [None if x is None else next(rest) for x in given[:6]]
+    return (*of_inputs, of_memory if ctx.has_memory else None, None, *[None] * (len(ctx.look) + 1))
 
 
 LIBRARY.impl("memory_scan", lambda *inputs: list(Differentiable.apply(*inputs)), "Autograd")
 
 
 def scan(
-    queries, keys, values, gates, memory: Tensor, look: Look | None = None, counts: bool = False
+    queries, keys, values, gates, memory: Tensor | None, look: Look | None = None, counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As the plain forms, but for raw queries and keys where a look says what becomes of them.
+    """As the plain forms, but for raw queries and keys where a look says what becomes of them; no memory is a bare one.
 
     Where keys are counted, the last column of the memory is their sum, and the last result what queries read of it.
     """
@@ -462,14 +486,21 @@ def scan(
         log_keep = log_keep.contiguous()
     about = look or Look()
     matrix = None if about.matrix is None else about.matrix.float().contiguous()
-    memory = memory.float().contiguous()
+    memory = None if memory is None else memory.float().contiguous()
     saves = wants_gradients(queries, keys, values, gates, memory)
     if not saves and short(queries):
+        if memory is None:
+            features = about.features(queries.shape[-1])
+            memory = values.new_zeros(len(values), values.shape[2], features, values.shape[-1], dtype=torch.float32)
         return decode(queries, keys, values, log_keep, erase, write, memory, matrix, *about[2:], limit or 0.0, counts)
-    reads, last, mass, *_ = torch.ops.palimpsest.memory_scan(
+    inputs = (
         queries, keys, values, log_keep, erase, None if shared else write, memory, matrix,
         *about[2:], limit or 0.0, shared, counts, saves,
     )  # fmt: skip
+    if watched():
+        reads, last, mass, *_ = torch.ops.palimpsest.memory_scan(*inputs)
+    else:
+        reads, last, mass, *_ = Direct.apply(*inputs) if saves else scan_op(*inputs)
     return reads, last, mass
 
 
