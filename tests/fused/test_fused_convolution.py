@@ -152,7 +152,7 @@ def test_torch_knows_the_shapes_and_the_gradients_without_computing(case):
     slope = torch.ones_like(given[0])
     torch.library.opcheck(
         torch.ops.palimpsest.short_convolution_backward.default,
-        (slope, *(x.detach() for x in given), SMALL.numbers()),
+        ([slope], [], *(x.detach() for x in given), SMALL.numbers()),
         test_utils=("test_schema", "test_faketensor"),
     )
 

@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...relative import Relative
 from ..trust import INTERPRETED
 from . import attention_kernels as kernels
 from .features import holding
 from .launching import compiled_for, launch, layout_of
+from .operation import Operation
 
-LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 WIDEST = 256  # of a head's keys and values
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -86,7 +85,7 @@ def attend(
     vectors = (None, None) if persistent is None else persistent
     if settings is None:
         settings = settings_for(max(queries.shape[-1], values.shape[-1]), dtype, mask is not None)
-    return torch.ops.palimpsest.relative_attention(
+    return relative_attention(
         *(None if x is None else multiplied(x, dtype) for x in (queries, keys, values, places, table)),
         *(None if x is None else x.float() for x in (bias, mask)),
         *(None if x is None else multiplied(x, dtype) for x in vectors),
@@ -197,10 +196,6 @@ NAMES = (
 LEARNED = 9  # the first of them
 TENSORS = ", ".join(f"Tensor{'' if number < 3 else '?'} {name}" for number, name in enumerate(NAMES))
 INPUTS = f"{TENSORS}, int reach, float dropout, int[] settings"
-LIBRARY.define(f"relative_attention({INPUTS}) -> (Tensor, Tensor, Tensor)")
-LIBRARY.define(
-    f"relative_attention_backward(Tensor grad, Tensor reads, Tensor lse, Tensor largest, {INPUTS}) -> Tensor[]"
-)
 
 
 def forward(*inputs) -> tuple[Tensor, Tensor, Tensor]:
@@ -223,8 +218,9 @@ def results(queries: Tensor, keys: Tensor, values: Tensor, *_) -> tuple[Tensor, 
     return reads, lse, torch.empty_like(lse)
 
 
-def backward(grad: Tensor, reads: Tensor, lse: Tensor, largest: Tensor, *inputs) -> list[Tensor]:
+def backward(grads: list[Tensor], kept: list[Tensor], *inputs) -> list[Tensor]:
     """The gradients of the first nine inputs, of those that there are."""
+    grad, (reads, lse, largest) = multiplied(grads[0], grads[0].dtype), kept
     with torch.cuda.device_of(grad):
         p = Problem(inputs, grad, reads)
         dots = torch.empty_like(lse)
@@ -298,37 +294,4 @@ def gradient_of_vectors(p: Problem, grad: Tensor, lse: Tensor, dots: Tensor):
     return [x.sum(0).to(grad.dtype) for x in sums]
 
 
-class Differentiable(torch.autograd.Function):
-    """The operation with its gradient, registered by hand: `register_autograd` costs more time at every call."""
-
-    @staticmethod
-    def forward(ctx, *inputs):
-        with torch._C._AutoDispatchBelowAutograd():
-            outcome = torch.ops.palimpsest.relative_attention(*inputs)
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*outcome[1:])
-        ctx.save_for_backward(*outcome, *inputs[: len(NAMES)])
-        ctx.numbers = inputs[len(NAMES) :]
-        return outcome
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor | None, *_):
-        others = (None,) * (len(NAMES) - LEARNED + len(ctx.numbers))
-        if grad is None:
-            return (None,) * LEARNED + others
-        saved, grad = ctx.saved_tensors, multiplied(grad, grad.dtype)
-        found = iter(torch.ops.palimpsest.relative_attention_backward(grad, *saved, *ctx.numbers))
-        return (*(None if x is None else next(found) for x in saved[3 : 3 + LEARNED]), *others)
-
-
-@torch.library.register_fake("palimpsest::relative_attention_backward", lib=LIBRARY)
-def _(grad, reads, lse, largest, *inputs):
-    return [x.new_empty(x.shape) for x in inputs[:LEARNED] if x is not None]
-
-
-torch.library.register_fake("palimpsest::relative_attention", results, lib=LIBRARY)
-LIBRARY.impl("relative_attention", Differentiable.apply, "Autograd")
-for device in ("CPU", "CUDA"):
-    LIBRARY.impl("relative_attention", forward, device)
-    LIBRARY.impl("relative_attention_backward", backward, device)
+relative_attention = Operation("relative_attention", INPUTS, forward, backward, results, learned=LEARNED, kept_from=0)

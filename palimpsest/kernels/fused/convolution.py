@@ -9,14 +9,13 @@ from typing import NamedTuple
 import torch
 import triton
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..trust import INTERPRETED
 from . import convolution_kernels as kernels
 from .features import holding
 from .launching import compiled_for, launch, layout_of, processors_of
+from .operation import Operation
 
-LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST = 16  # taps; also the tokens of the shortest run, so that nobody looks back beyond the run before
 
@@ -63,7 +62,7 @@ def refusal(x: Tensor, recent: Tensor, taps: Tensor) -> str | None:
 
 def convolved(x: Tensor, recent: Tensor, taps: Tensor, settings: Settings | None = None) -> Tensor:
     settings = settings_for(*taps.shape, x.dtype) if settings is None else settings
-    return torch.ops.palimpsest.short_convolution(x, recent, taps, settings.numbers())
+    return short_convolution(x, recent, taps, settings.numbers())[0]
 
 
 # ------------------------------------------------------------------------------------------------------ launching
@@ -100,22 +99,21 @@ class Plan:
 # --------------------------------------------------------------------------------------------------- the operations
 
 INPUTS = "Tensor x, Tensor recent, Tensor taps, int[] settings"
-LIBRARY.define(f"short_convolution({INPUTS}) -> Tensor")
-LIBRARY.define(f"short_convolution_backward(Tensor grad, {INPUTS}) -> (Tensor, Tensor, Tensor)")
 
 
-def forward(x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]) -> Tensor:
-    y = x.new_empty(x.shape)
+def forward(x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]) -> tuple[Tensor]:
+    (y,) = room_for(x)
     plan = Plan(x, Settings.of(numbers).forward)
     arguments = (stepped(x), stepped(recent), taps.contiguous(), stepped(y))
     with torch.cuda.device_of(x):
         plan.launch("forward_kernel", (x, recent, taps), numbers, arguments, taps.shape[1])
-    return y
+    return (y,)
 
 
 def backward(
-    grad: Tensor, x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]
+    grads: list[Tensor], kept: list[Tensor], x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
+    (grad,) = grads
     of_x, of_recent = x.new_empty(x.shape), recent.new_empty(recent.shape)
     plan = Plan(x, Settings.of(numbers).backward)
     sums = taps.new_empty(len(x) * plan.runs, taps.shape[1], len(taps), dtype=torch.float32)
@@ -125,34 +123,8 @@ def backward(
     return of_x, of_recent, sums.sum(0).mT.contiguous().to(taps.dtype)
 
 
-class Differentiable(torch.autograd.Function):
-    """The operation with its gradient, registered by hand: `register_autograd` costs more time at every call."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]) -> Tensor:
-        ctx.save_for_backward(x, recent, taps)
-        ctx.numbers = numbers
-        with torch._C._AutoDispatchBelowAutograd():
-            return torch.ops.palimpsest.short_convolution(x, recent, taps, numbers)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        found = torch.ops.palimpsest.short_convolution_backward(grad, *ctx.saved_tensors, ctx.numbers)
-        return *found, None
+def room_for(x: Tensor, *_) -> tuple[Tensor]:
+    return (x.new_empty(x.shape),)
 
 
-@torch.library.register_fake("palimpsest::short_convolution", lib=LIBRARY)
-def _(x, recent, taps, numbers):
-    return x.new_empty(x.shape)
-
-
-@torch.library.register_fake("palimpsest::short_convolution_backward", lib=LIBRARY)
-def _(grad, *inputs):
-    return tuple(z.new_empty(z.shape) for z in inputs[:3])
-
-
-LIBRARY.impl("short_convolution", Differentiable.apply, "Autograd")
-for device in ("CPU", "CUDA"):
-    LIBRARY.impl("short_convolution", forward, device)
-    LIBRARY.impl("short_convolution_backward", backward, device)
+short_convolution = Operation("short_convolution", INPUTS, forward, backward, room_for, learned=3, kept_from=1)

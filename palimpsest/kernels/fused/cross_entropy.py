@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..trust import INTERPRETED
 from . import cross_entropy_kernels as kernels
 from .features import holding
 from .launching import compiled_for, launch, layout_of
+from .operation import Operation
 
-LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 WIDEST = {torch.bfloat16: 512, torch.float16: 512, torch.float32: 256}  # hidden states, by the type of the products
 
 
@@ -89,7 +88,7 @@ def nats_of(
         order, count = counted.byte().argsort(descending=True, stable=True), counted.sum()
     settings = settings_for(hidden.shape[1], dtype) if settings is None else settings
     given = (hidden, weight, bias, targets, order, count)
-    return torch.ops.palimpsest.linear_cross_entropy(*given, z_loss, smoothing, dtype, settings.numbers())[0]
+    return linear_cross_entropy(*given, z_loss, smoothing, dtype, settings.numbers())[0]
 
 
 # ------------------------------------------------------------------------------------------------------ launching
@@ -138,9 +137,6 @@ INPUTS = (
     "Tensor hidden, Tensor weight, Tensor? bias, Tensor targets, Tensor? order, Tensor? count, "
     "float z_loss, float smoothing, ScalarType dtype, int[] settings"
 )
-TENSORS, LEARNED = 6, 3  # the first of them
-LIBRARY.define(f"linear_cross_entropy({INPUTS}) -> (Tensor, Tensor)")
-LIBRARY.define(f"linear_cross_entropy_backward(Tensor grad, Tensor partition, {INPUTS}) -> Tensor[]")
 
 
 def forward(*inputs) -> tuple[Tensor, Tensor]:
@@ -171,9 +167,9 @@ def room_for_rows(hidden: Tensor, order: Tensor | None, *shape: int, dtype: torc
     return hidden.new_empty(shape, dtype=dtype) if order is None else hidden.new_zeros(shape, dtype=dtype)
 
 
-def backward(grad: Tensor, partition: Tensor, *inputs) -> list[Tensor]:
+def backward(grads: list[Tensor], kept: list[Tensor], *inputs) -> list[Tensor]:
     """The gradients of hidden states, weight and, if there is one, bias."""
-    grad = grad.contiguous()
+    grad, (partition,) = grads[0].contiguous(), kept
     with torch.cuda.device_of(grad):
         p = Problem(inputs, grad, partition)
         of_hidden = gradient_of_hidden(p, grad, partition, inputs[0], inputs[4])
@@ -211,36 +207,4 @@ def gradient_of_weight(p: Problem, grad: Tensor, partition: Tensor, weight: Tens
     return [added.sum(0).to(x.dtype) if parts > 1 else added[0] for added, x in zip(sums, given, strict=True)]
 
 
-class Differentiable(torch.autograd.Function):
-    """The operation with its gradient, registered by hand: `register_autograd` costs more time at every call."""
-
-    @staticmethod
-    def forward(ctx, *inputs):
-        with torch._C._AutoDispatchBelowAutograd():
-            nats, partition = torch.ops.palimpsest.linear_cross_entropy(*inputs)
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(partition)
-        ctx.save_for_backward(partition, *inputs[:TENSORS])
-        ctx.numbers = inputs[TENSORS:]
-        return nats, partition
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor | None, _):
-        others = (None,) * (TENSORS - LEARNED + len(ctx.numbers))
-        if grad is None:
-            return (None,) * LEARNED + others
-        found = torch.ops.palimpsest.linear_cross_entropy_backward(grad, *ctx.saved_tensors, *ctx.numbers)
-        return (*found, *(None,) * (LEARNED - len(found)), *others)
-
-
-@torch.library.register_fake("palimpsest::linear_cross_entropy_backward", lib=LIBRARY)
-def _(grad, partition, *inputs):
-    return [x.new_empty(x.shape) for x in inputs[:LEARNED] if x is not None]
-
-
-torch.library.register_fake("palimpsest::linear_cross_entropy", results, lib=LIBRARY)
-LIBRARY.impl("linear_cross_entropy", Differentiable.apply, "Autograd")
-for device in ("CPU", "CUDA"):
-    LIBRARY.impl("linear_cross_entropy", forward, device)
-    LIBRARY.impl("linear_cross_entropy_backward", backward, device)
+linear_cross_entropy = Operation("linear_cross_entropy", INPUTS, forward, backward, results, learned=3, kept_from=1)

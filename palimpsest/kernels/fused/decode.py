@@ -14,10 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from .features import features_of_one, holding
-from .launching import compiled_for, launch, layout_of, processors_of, strides, watched
+from .launching import compiled_for, launch, layout_of, processors_of, strides
+from .operation import DEVICES, LIBRARY, watched
 
 TOKENS = 4  # at most: a token may write several times, and each of them is one here
-LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 LIBRARY.define(
     "memory_decode(Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, "
     "Tensor memory, Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, "
@@ -155,7 +155,7 @@ def decode_op(queries, keys, values, log_keep, erase, write, memory, matrix, *ab
     return made
 
 
-for device in ("CUDA", "CPU"):
+for device in DEVICES:
     LIBRARY.impl("memory_decode", decode_op, device)
 
 

@@ -15,11 +15,6 @@ def layout_of(tensors: Sequence[Tensor | None]) -> tuple:
     )
 
 
-def watched() -> bool:
-    """Whether torch has to see our operations as such: it compiles, or a mode follows whatever is done."""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-
-
 def strides(*tensors: Tensor | None) -> list[int]:
     """Of rows, tokens and heads; 0 where there is nothing."""
     return [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]

@@ -1,6 +1,5 @@
 """The fused memory scan as one torch operation: which kernels are launched, with what, and in which order."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,7 +8,6 @@ from typing import NamedTuple
 import torch
 import triton
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ...gates import Gates
 from ...look import Look
@@ -17,7 +15,8 @@ from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from .decode import decode, short
 from .features import holding
-from .launching import compiled_for, launch, layout_of, processors_of, strides, watched
+from .launching import compiled_for, launch, layout_of, processors_of, strides
+from .operation import Operation
 
 MOST = 256  # features, values
 
@@ -339,16 +338,10 @@ def backward(
     return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_pages), of_starts[:, 0]
 
 
-LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
-LIBRARY.define(
-    "memory_scan(Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, "
-    "Tensor? memory, Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, "
-    "float limit, bool shared, bool counts, bool saves) -> Tensor[]"
-)
-LIBRARY.define(
-    "memory_scan_back(Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, "
-    "Tensor? matrix, Tensor[] made, Tensor of_reads, Tensor? of_last, Tensor? of_mass, str map, str scale, int nu, "
-    "float floor, float epsilon, float factor, float limit, bool shared, bool counts) -> Tensor[]"
+INPUTS = (
+    "Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, Tensor? memory, "
+    "Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, float limit, bool shared, "
+    "bool counts, bool saves"
 )
 
 
@@ -376,7 +369,7 @@ def problem(
 
 
 def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
-    """Reads, the last page and, if asked to, all that backward needs."""
+    """Reads, the last page, what was read of the sum of keys and, if asked to, all that backward needs."""
     *look, saves = about
     layout = layout_of((queries, keys, values, log_keep, erase, write, memory, matrix))
     p = problem(layout, queries, values, log_keep, erase, matrix, *look)
@@ -385,91 +378,32 @@ def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *abou
         return forward(p, tensors, memory, saves).listed()
 
 
-def scan_back_op(
-    queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, of_mass, *look
-) -> list[Tensor]:
-    """Gradients of what there is, in order; that of the memory comes last."""
+def scan_back_op(grads, kept, queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
+    """Gradients of what there is, in order."""
+    *look, _ = about
+    of_reads, of_last, of_mass = grads
+    of_reads = torch.zeros_like(values) if of_reads is None else of_reads
     of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
-    of_mass = None if of_mass is None else of_mass.contiguous()
+    if look[-1]:  # keys are counted
+        nothing = of_reads.new_zeros(values.shape[:-1], dtype=torch.float32)
+        of_mass = nothing if of_mass is None else of_mass.contiguous()
     given = (queries, keys, values, log_keep, erase, write, matrix, of_reads, of_last, of_mass)
     p = problem(layout_of(given), queries, values, log_keep, erase, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
-    *rest, effects = (x if x.numel() else None for x in made)
+    *rest, effects = (x if x.numel() else None for x in kept)
     of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
     with torch.cuda.device_of(queries):
         *most, of_memory = backward(p, tensors, Saved(*rest[:3]), Ready(*rest[3:]), effects, of_reads, of_mass, of_last)
-    return [*(x for x in most if x is not None), of_memory.view(p.shape.rows, p.shape.heads, *of_memory.shape[1:])]
+    found = [x for x in most if x is not None]
+    return found if memory is None else [*found, of_memory.view(memory.shape)]
 
 
-for device in ("CUDA", "CPU"):
-    LIBRARY.impl("memory_scan", scan_op, device)
-    LIBRARY.impl("memory_scan_back", scan_back_op, device)
-
-
-@torch.library.register_fake("palimpsest::memory_scan", lib=LIBRARY)
-def _(queries, keys, values, log_keep, erase, write, memory, matrix, *about):
+def shapes(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
     *look, saves = about
     return room_for(problem(None, queries, values, log_keep, erase, matrix, *look), values, erase, saves).listed()
 
 
-@torch.library.register_fake("palimpsest::memory_scan_back", lib=LIBRARY)
-def _(queries, keys, values, log_keep, erase, write, matrix, made, of_reads, of_last, of_mass, *look):
-    shape = problem(None, queries, values, log_keep, erase, matrix, *look).shape
-    given = (queries, keys, values, log_keep, erase, write)
-    of_memory = values.new_empty(shape.rows, shape.heads, shape.features, shape.page, dtype=torch.float32)
-    return [*(x.new_empty(x.shape) for x in given if x is not None), of_memory]
-
-
-class Differentiable(torch.autograd.Function):
-    """The operation with its gradient, registered by hand: `register_autograd` costs more time at every call."""
-
-    @staticmethod
-    def forward(ctx, *inputs):
-        with torch._C._AutoDispatchBelowAutograd():
-            outcome = torch.ops.palimpsest.memory_scan(*inputs)
-        ctx.mark_non_differentiable(*outcome[3:])
-        remember(ctx, inputs, outcome)
-        return tuple(outcome)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None, *_):
-        return handed_back(ctx, torch.ops.palimpsest.memory_scan_back, of_reads, of_last, of_mass)
-
-
-class Direct(torch.autograd.Function):
-    """The same where nobody looks on: torch has no operation to find, and hands on no more than three results."""
-
-    @staticmethod
-    def forward(ctx, *inputs):
-        outcome = scan_op(*inputs)
-        remember(ctx, inputs, outcome)
-        return (*outcome[:3],)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return handed_back(ctx, scan_back_op, of_reads, of_last, of_mass)
-
-
-def remember(ctx, inputs: tuple, outcome: list[Tensor]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:6], inputs[7], *outcome[3:])
-    ctx.look, ctx.has_memory = inputs[8:-1], inputs[6] is not None
-
-
-def handed_back(ctx, gradient: Callable, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None):
-    given, made = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
-    of_reads = torch.zeros_like(given[2]) if of_reads is None else of_reads
-    if ctx.look[-1] and of_mass is None:
-        of_mass = torch.zeros_like(of_reads[..., 0], dtype=torch.float32)
-    *most, of_memory = gradient(*given, made, of_reads, of_last, of_mass, *ctx.look)
-    rest = iter(most)
-    of_inputs = [None if x is None else next(rest) for x in given[:6]]
-    return (*of_inputs, of_memory if ctx.has_memory else None, None, *[None] * (len(ctx.look) + 1))
-
-
-LIBRARY.impl("memory_scan", lambda *inputs: list(Differentiable.apply(*inputs)), "Autograd")
+memory_scan = Operation("memory_scan", INPUTS, scan_op, scan_back_op, shapes, learned=7, results=3, kept_from=3)
 
 
 def scan(
@@ -493,14 +427,10 @@ def scan(
             features = about.features(queries.shape[-1])
             memory = values.new_zeros(len(values), values.shape[2], features, values.shape[-1], dtype=torch.float32)
         return decode(queries, keys, values, log_keep, erase, write, memory, matrix, *about[2:], limit or 0.0, counts)
-    inputs = (
+    reads, last, mass = memory_scan(
         queries, keys, values, log_keep, erase, None if shared else write, memory, matrix,
         *about[2:], limit or 0.0, shared, counts, saves,
     )  # fmt: skip
-    if watched():
-        reads, last, mass, *_ = torch.ops.palimpsest.memory_scan(*inputs)
-    else:
-        reads, last, mass, *_ = Direct.apply(*inputs) if saves else scan_op(*inputs)
     return reads, last, mass
 
 

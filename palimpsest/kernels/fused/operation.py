@@ -1,0 +1,105 @@
+"""Kernels as torch operations: compilers know their shapes, autograd their gradients; a plain call goes straight on."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
+DEVICES = ("CPU", "CUDA")
+
+Made = Sequence[Tensor]
+
+
+def watched() -> bool:
+    """Whether torch has to see our operations as such: it compiles, or a mode follows whatever is done."""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+
+
+class Operation:
+    """`palimpsest::name` and `palimpsest::name_backward`; called, it hands on its results, with gradients.
+
+    forward(*inputs)                  makes the `results`, and then whatever else only backward needs
+    shapes(*inputs)                   makes the same, not filled
+    backward(grads, kept, *inputs)    makes the gradients of the first `learned` inputs, of those that are there
+
+    grads are of the results, None where nobody asks; kept is what forward made from `kept_from` on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: str,
+        forward: Callable[..., Made],
+        backward: Callable[..., Made],
+        shapes: Callable[..., Made],
+        *,
+        learned: int,
+        results: int = 1,
+        kept_from: int,
+    ):
+        LIBRARY.define(f"{name}({inputs}) -> Tensor[]")
+        LIBRARY.define(f"{name}_backward(Tensor?[] grads, Tensor[] kept, {inputs}) -> Tensor[]")
+        self.forward, self.backward = forward, backward
+        self.seen, self.seen_back = (getattr(torch.ops.palimpsest, each).default for each in (name, f"{name}_backward"))
+        self.tensors = sum(each.startswith("Tensor") for each in inputs.split(", "))
+        self.learned, self.results, self.kept_from = learned, results, kept_from
+        self.direct, registered = functions_of(self)
+        for device in DEVICES:
+            LIBRARY.impl(name, lambda *given: list(forward(*given)), device)
+            LIBRARY.impl(f"{name}_backward", lambda *given: list(backward(*given)), device)
+        LIBRARY.impl(name, lambda *given: list(registered.apply(*given)), "Autograd")
+        torch.library.register_fake(f"palimpsest::{name}", lambda *given: list(shapes(*given)), lib=LIBRARY)
+        torch.library.register_fake(f"palimpsest::{name}_backward", self.shapes_back, lib=LIBRARY)
+
+    def shapes_back(self, grads, kept, *inputs) -> list[Tensor]:
+        return [x.new_empty(x.shape) for x in inputs[: self.learned] if x is not None]
+
+    def __call__(self, *inputs) -> Made:
+        return self.seen(*inputs)[: self.results] if watched() else self.direct.apply(*inputs)
+
+    def remember(self, ctx, inputs: tuple, made: Made) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[: self.tensors], *made[self.kept_from :])
+        ctx.numbers = inputs[self.tensors :]
+
+    def gradients(self, ctx, grads: tuple[Tensor | None, ...], backward: Callable[..., Made]) -> tuple:
+        inputs, kept = ctx.saved_tensors[: self.tensors], ctx.saved_tensors[self.tensors :]
+        others = (None,) * (self.tensors - self.learned + len(ctx.numbers))
+        if all(grad is None for grad in grads):
+            return (None,) * self.learned + others
+        found = iter(backward(list(grads), list(kept), *inputs, *ctx.numbers))
+        return (*(None if x is None else next(found) for x in inputs[: self.learned]), *others)
+
+
+def functions_of(operation: Operation) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
+    """The direct way, and the one that torch takes: `register_autograd` would cost more time at every call."""
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            made = operation.forward(*inputs)
+            operation.remember(ctx, inputs, made)
+            return tuple(made[: operation.results])
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, *grads):
+            return operation.gradients(ctx, grads, operation.backward)
+
+    class Registered(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            with torch._C._AutoDispatchBelowAutograd():
+                made = operation.seen(*inputs)
+            operation.remember(ctx, inputs, made)
+            ctx.mark_non_differentiable(*made[operation.results :])
+            return tuple(made)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, *grads):
+            return operation.gradients(ctx, grads[: operation.results], operation.seen_back)
+
+    return Direct, Registered

@@ -1,0 +1,82 @@
+"""Operations of torch: who follows all that is done sees them as such, and everyone else gets the same without."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytest.importorskip("triton")
+
+from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
+from palimpsest.kernels.convolution import short_convolution
+from palimpsest.kernels.cross_entropy import linear_cross_entropy
+from palimpsest.kernels.trust import INTERPRETED
+
+pytestmark = pytest.mark.skipif(
+    not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device or Triton's interpreter"
+)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Following(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        self.seen.add(operation.name())
+        return operation(*arguments, **(options or {}))
+
+
+def scan(queries: Tensor, keys: Tensor, values: Tensor, gate: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
+    gates = Gates(-gate.square(), gate, gate)
+    return memory_scan(queries, keys, values, gates, memory, backend="fused")
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor, place: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    return (relative_attention(queries, keys, values, relative=Relative(place, table, None), backend="fused"),)
+
+
+def cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    targets = torch.arange(len(hidden), device=DEVICE) % len(weight)
+    return (linear_cross_entropy(hidden, weight, bias, targets, backend="fused"),)
+
+
+def convolution(x: Tensor, recent: Tensor, taps: Tensor) -> tuple[Tensor, ...]:
+    return (short_convolution(x, recent, taps, backend="fused"),)
+
+
+TOKENS = (1, 18, 2, 16)
+DOORS = {
+    "memory_scan": (scan, [TOKENS, TOKENS, TOKENS, TOKENS[:3], (1, 2, 16, 16)]),
+    "relative_attention": (attention, [TOKENS, TOKENS, TOKENS, TOKENS, (18, 2, 16)]),
+    "linear_cross_entropy": (cross_entropy, [(20, 16), (33, 16), (33,)]),
+    "short_convolution": (convolution, [(2, 9, 5), (2, 3, 5), (5, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_who_follows_operations_sees_ours_and_the_same_results(name):
+    door, shapes = DOORS[name]
+    given = [torch.randn(shape, device=DEVICE).requires_grad_() for shape in shapes]
+
+    def outcome() -> list[Tensor]:
+        found = door(*given)
+        return [*found, *torch.autograd.grad(found, given, [torch.ones_like(x) for x in found])]
+
+    with Following() as following:
+        seen = outcome()
+    assert {f"palimpsest::{name}", f"palimpsest::{name}_backward"} <= following.seen
+    for one, other in zip(outcome(), seen, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_what_nobody_asks_for_has_no_gradient(name):
+    door, shapes = DOORS[name]
+    given = [torch.randn(shape, device=DEVICE).requires_grad_() for shape in shapes]
+    *some, last = given
+    (found, *_) = door(*some, last.detach())
+    assert all(x is not None for x in torch.autograd.grad(found.sum(), some))
+    with torch.no_grad():
+        assert torch.equal(door(*given)[0], found)
