@@ -64,8 +64,7 @@ def settings_for(
         return Settings(16, 16, 16, 1, carry_warps=1, back_warps=1)
     small, size = max(features, values) <= 64, holding(values)
     chunk = 16 if keep == "features" and features > 128 else 32
-    # of a small page a program has all columns, where there are pages for all processors: features are then made once
-    columns = size if small and lines >= processors else min(size, chunk)
+    columns = min(size, chunk)
     programs = lines * triton.cdiv(values, columns)
     # what a part does to a page is as much work again, so that parts pay only where processors would be idle
     parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
@@ -77,7 +76,8 @@ def settings_for(
         cut = min(size, 128 if features <= 128 else 64), 2 if size == 16 else 4 if size <= 64 else 8
     else:
         cut = min(size, 32 if small else 64), 2 if small or size == 16 else 4
-    return Settings(chunk, columns, *cut, prepare_warps, parts=parts)
+    warps = 2 if small and lines >= processors else 4  # where processors have several programs to choose from
+    return Settings(chunk, columns, *cut, prepare_warps, warps, warps, parts=parts)
 
 
 class Shape(NamedTuple):
