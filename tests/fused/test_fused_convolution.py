@@ -20,14 +20,6 @@ TOLERANCE = 2e-6  # of float32
 SMALL = Settings(*[Launch(16, 4, 1, 99)] * 2)  # so that a few tokens are several runs
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_left_unwritten():
-    """Whatever is made empty holds no numbers."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @dataclass(frozen=True)
 class Case:
     size: int

@@ -21,14 +21,6 @@ SMALL = Settings(*[Launch(16, 16, 4, 1)] * 3, programs=1)  # so that a few token
 APART = SMALL._replace(programs=12)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_left_unwritten():
-    """Whatever is made empty holds no numbers."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @dataclass(frozen=True)
 class Case:
     rows: int
