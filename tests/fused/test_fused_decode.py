@@ -10,8 +10,6 @@ import torch
 from closeness import close
 from torch import Tensor
 
-pytest.importorskip("triton")
-
 from palimpsest.kernels import Gates, counted_scan, memory_scan
 from palimpsest.kernels.fused import decode
 from palimpsest.kernels.fused import scan as fused

@@ -35,16 +35,10 @@ def there_and_back(
     back,
     tokens,
     stride,
-    MAP: tl.constexpr,
-    SCALE: tl.constexpr,
+    LOOK: tl.constexpr,
     WIDTH: tl.constexpr,
     FEATURES: tl.constexpr,
     SIZE: tl.constexpr,
-    NU: tl.constexpr,
-    FLOOR: tl.constexpr,
-    EPSILON: tl.constexpr,
-    FACTOR: tl.constexpr,
-    EXACT: tl.constexpr,
     WIDE: tl.constexpr,
     C: tl.constexpr,
 ):
@@ -53,14 +47,10 @@ def there_and_back(
     rows = raw + token.to(tl.int64) * WIDTH * stride
     here = token[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
     there = token[:, None] * WIDE + tl.arange(0, WIDE)[None, :]
-    made = on_chip.features(
-        rows, inside, stride, matrix, MAP, SCALE, WIDTH, FEATURES, SIZE, NU, FLOOR, EPSILON, FACTOR, EXACT
-    )
+    made = on_chip.features(rows, inside, stride, matrix, LOOK, WIDTH, FEATURES, SIZE)
     tl.store(mapped + here, made)
     wanted = tl.load(gradient + here)
-    found = on_chip.raw_gradient(
-        wanted, rows, inside, stride, matrix, MAP, SCALE, WIDTH, FEATURES, SIZE, NU, FLOOR, EPSILON, FACTOR, EXACT, WIDE
-    )
+    found = on_chip.raw_gradient(wanted, rows, inside, stride, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE)
     tl.store(back + there, found)
 
 
@@ -75,17 +65,20 @@ def on_chip_of(feature_map: FeatureMap, scale: KeyScale, raw: Tensor, gradient: 
     gradients[:TOKENS, :features] = gradient
     mapped, back = (torch.full((TILE, columns), torch.nan, device=DEVICE) for columns in (size, wide))
     matrix = feature_map.build(width).matrix.to(DEVICE) if isinstance(feature_map, Favor) else mapped
+    look = (
+        type(feature_map).__name__,
+        type(scale).__name__,
+        getattr(feature_map, "nu", 1),
+        getattr(scale, "floor", getattr(scale, "epsilon", 0.0)),
+        getattr(feature_map, "epsilon", 0.0),
+        getattr(feature_map, "scale", 1.0),
+        exact,
+    )
     choices: dict[str, Any] = {
-        "MAP": type(feature_map).__name__,
-        "SCALE": type(scale).__name__,
+        "LOOK": look,
         "WIDTH": width,
         "FEATURES": features,
         "SIZE": size,
-        "NU": getattr(feature_map, "nu", 1),
-        "FLOOR": getattr(scale, "floor", getattr(scale, "epsilon", 0.0)),
-        "EPSILON": getattr(feature_map, "epsilon", 0.0),
-        "FACTOR": getattr(feature_map, "scale", 1.0),
-        "EXACT": exact,
         "WIDE": wide,
         "C": TILE,
     }

@@ -5,16 +5,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-pytest.importorskip("triton")
-
 from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
 from palimpsest.kernels.convolution import short_convolution
 from palimpsest.kernels.cross_entropy import linear_cross_entropy
-from palimpsest.kernels.trust import INTERPRETED
 
-pytestmark = pytest.mark.skipif(
-    not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device or Triton's interpreter"
-)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -11,8 +11,6 @@ import torch
 from closeness import close
 from torch import Tensor
 
-pytest.importorskip("triton")
-
 from palimpsest.kernels import BackendRefused, Gates, counted_scan, memory_scan
 from palimpsest.kernels.fused import scan as fused
 from palimpsest.look import Look

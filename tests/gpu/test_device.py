@@ -28,12 +28,13 @@ def draw(length, per_feature):
 
 
 def outcome(inputs, backend):
-    inputs = [x.detach().requires_grad_() for x in inputs]
+    inputs = [None if x is None else x.detach().requires_grad_() for x in inputs]
     queries, keys, values, *gates, memory = inputs
     reads, memory = memory_scan(queries, keys, values, Gates(*gates), memory, backend=backend)
     loss = reads.float().sin().sum() + memory.float().cos().sum()
+    slopes = torch.autograd.grad(loss, [x for x in inputs if x is not None])
     # a page is seen through reads: what it holds beyond their precision is not compared
-    return [x.detach().to(queries.dtype) for x in (reads, memory, *torch.autograd.grad(loss, inputs))]
+    return [x.detach().to(queries.dtype) for x in (reads, memory, *slopes)]
 
 
 def errors(actual, expected):
@@ -60,13 +61,13 @@ def test_every_form_is_as_close_to_float64_as_the_reference_in_the_same_precisio
 @pytest.mark.parametrize("warps", [None, 2, 8])
 def test_pages_for_all_processors_are_as_right(monkeypatch, warps, keep, sizes):
     """For which programs are cut otherwise than for a few."""
-    from palimpsest.kernels.fused import scan
+    from palimpsest.kernels.fused import launching, scan
 
     usual = scan.settings_for
     several = {} if warps is None else {f"{kernel}_warps": warps for kernel in ("carry", "back", "gradient", "prepare")}
     monkeypatch.setattr(scan, "settings_for", lambda *about: replace(usual(*about), **several))
     features, width = sizes
-    tokens = (processors() // 8 + 1, 230, 8)
+    tokens = (launching.processors_of(torch.device("cuda")) // 8 + 1, 230, 8)
     queries, keys = torch.randn(2, *tokens, features, dtype=torch.float64)
     keys = keys / keys.norm(dim=-1, keepdim=True)
     shape = (*tokens, features) if keep == "features" else tokens
@@ -75,23 +76,11 @@ def test_pages_for_all_processors_are_as_right(monkeypatch, warps, keep, sizes):
     given = [queries, keys, torch.randn(*tokens, width, dtype=torch.float64), log_keep, erase, write]
     memory = torch.randn(tokens[0], 8, features, width)
 
-    def of(inputs, backend):
-        there = [x.detach().requires_grad_() for x in inputs if x is not None]
-        left = iter(there)
-        queries, keys, values, *gates, memory = (None if x is None else next(left) for x in inputs)
-        reads, last = memory_scan(queries, keys, values, Gates(*gates), memory, backend=backend)
-        loss = reads.float().sin().sum() + last.float().cos().sum()
-        return [x.detach().to(queries.dtype) for x in (reads, last, *torch.autograd.grad(loss, there))]
-
     rounded = [None if x is None else x.bfloat16().cuda() for x in given] + [memory.cuda()]
-    truth = of([None if x is None else x.double() for x in rounded], "reference")
-    allowed = [2 * error + 1e-6 for error in errors(of(rounded, "chunked"), [x.cpu() for x in truth])]
-    found = errors(of(rounded, "fused"), [x.cpu() for x in truth])
+    truth = [x.cpu() for x in outcome([None if x is None else x.double() for x in rounded], "reference")]
+    allowed = [2 * error + 1e-6 for error in errors(outcome(rounded, "chunked"), truth)]
+    found = errors(outcome(rounded, "fused"), truth)
     assert all(one <= most for one, most in zip(found, allowed, strict=True)), (found, allowed)
-
-
-def processors() -> int:
-    return torch.cuda.get_device_properties("cuda").multi_processor_count
 
 
 def positive(x):

@@ -71,8 +71,8 @@ def decode_kernel(
         note = tl.load(values + column, mask=here, other=0.0).to(tl.float32)
         if PAGE > VALUES:
             note = tl.where(counting, 1.0, note)
-        q = look(queries, matrix, LOOK, WIDTH, FEATURES, SIZE)
-        k = look(keys, matrix, LOOK, WIDTH, FEATURES, SIZE)
+        q = features_of_one(queries, matrix, LOOK, WIDTH, FEATURES, SIZE)
+        k = features_of_one(keys, matrix, LOOK, WIDTH, FEATURES, SIZE)
         if KEEP == "features":
             kept = log_keep + row * keep_b + head * keep_h + token * keep_t
             page *= tl.exp(tl.load(kept + feature, mask=feature < FEATURES, other=0.0).to(tl.float32))[:, None]
@@ -96,19 +96,6 @@ def decode_kernel(
         values += v_t
         reads += heads * VALUES
     tl.store(last + at + on_page, page, mask=there)
-
-
-@triton.jit
-def look(
-    raw, matrix, LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr
-):  # fmt: skip
-    MAP: tl.constexpr = LOOK[0]
-    SCALE: tl.constexpr = LOOK[1]
-    NU: tl.constexpr = LOOK[2]
-    FLOOR: tl.constexpr = LOOK[3]
-    EPSILON: tl.constexpr = LOOK[4]
-    FACTOR: tl.constexpr = LOOK[5]
-    return features_of_one(raw, matrix, MAP, SCALE, WIDTH, FEATURES, SIZE, NU, FLOOR, EPSILON, FACTOR)
 
 
 @triton.jit

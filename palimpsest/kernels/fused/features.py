@@ -1,7 +1,8 @@
 """Features on chip: feature map × key scale of a tile of raw keys or queries, and the way back, inside a kernel.
 
-MAP and SCALE are the names of the parts. FLOOR is SumToOne's floor or UnitNorm's epsilon; EPSILON, FACTOR and the
-matrix, float32 [WIDTH, FEATURES / 2], are Favor's. SIZE and WIDE are what holds FEATURES and WIDTH: `holding(…)`.
+LOOK has the names of the parts, MAP and SCALE; NU, which is DPFP's; FLOOR, SumToOne's floor or UnitNorm's epsilon;
+EPSILON and FACTOR, which are Favor's, as is the matrix, float32 [WIDTH, FEATURES / 2]; and, but for a single token,
+EXACT. SIZE and WIDE are what holds FEATURES and WIDTH: `holding(…)`.
 """
 
 import triton
@@ -31,18 +32,19 @@ def features(
     inside,
     stride,
     matrix,
-    MAP: tl.constexpr,
-    SCALE: tl.constexpr,
+    LOOK: tl.constexpr,
     WIDTH: tl.constexpr,
     FEATURES: tl.constexpr,
     SIZE: tl.constexpr,
-    NU: tl.constexpr,
-    FLOOR: tl.constexpr,
-    EPSILON: tl.constexpr,
-    FACTOR: tl.constexpr,
-    EXACT: tl.constexpr,
 ):
     """Pointers to each token's first raw number -> its features, float32 [tokens, SIZE], with exact zeros beyond."""
+    MAP: tl.constexpr = LOOK[0]
+    SCALE: tl.constexpr = LOOK[1]
+    NU: tl.constexpr = LOOK[2]
+    FLOOR: tl.constexpr = LOOK[3]
+    EPSILON: tl.constexpr = LOOK[4]
+    FACTOR: tl.constexpr = LOOK[5]
+    EXACT: tl.constexpr = LOOK[6]
     raw = loaded(rows, inside, stride, WIDTH, holding(WIDTH))
     exist = inside[:, None] & (tl.arange(0, SIZE) < FEATURES)[None, :]
     if MAP == "DPFP":
@@ -60,17 +62,18 @@ def features(
 def features_of_one(
     raw,
     matrix,
-    MAP: tl.constexpr,
-    SCALE: tl.constexpr,
+    LOOK: tl.constexpr,
     WIDTH: tl.constexpr,
     FEATURES: tl.constexpr,
     SIZE: tl.constexpr,
-    NU: tl.constexpr,
-    FLOOR: tl.constexpr,
-    EPSILON: tl.constexpr,
-    FACTOR: tl.constexpr,
 ):
     """The same of one token alone, [SIZE], from a pointer to its first raw number: there are no tiles to multiply."""
+    MAP: tl.constexpr = LOOK[0]
+    SCALE: tl.constexpr = LOOK[1]
+    NU: tl.constexpr = LOOK[2]
+    FLOOR: tl.constexpr = LOOK[3]
+    EPSILON: tl.constexpr = LOOK[4]
+    FACTOR: tl.constexpr = LOOK[5]
     feature, inside = tl.arange(0, SIZE)[None, :], tl.full((1,), True, tl.int1)
     exist = feature < FEATURES
     if MAP == "DPFP":
@@ -91,19 +94,20 @@ def raw_gradient(
     inside,
     stride,
     matrix,
-    MAP: tl.constexpr,
-    SCALE: tl.constexpr,
+    LOOK: tl.constexpr,
     WIDTH: tl.constexpr,
     FEATURES: tl.constexpr,
     SIZE: tl.constexpr,
-    NU: tl.constexpr,
-    FLOOR: tl.constexpr,
-    EPSILON: tl.constexpr,
-    FACTOR: tl.constexpr,
-    EXACT: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """The features' gradient, float32 [tokens, SIZE] -> that of the raw numbers, [tokens, WIDE], with zeros beyond."""
+    MAP: tl.constexpr = LOOK[0]
+    SCALE: tl.constexpr = LOOK[1]
+    NU: tl.constexpr = LOOK[2]
+    FLOOR: tl.constexpr = LOOK[3]
+    EPSILON: tl.constexpr = LOOK[4]
+    FACTOR: tl.constexpr = LOOK[5]
+    EXACT: tl.constexpr = LOOK[6]
     raw = loaded(rows, inside, stride, WIDTH, WIDE)
     exist = inside[:, None] & (tl.arange(0, SIZE) < FEATURES)[None, :]
     feature, number = tl.arange(0, SIZE)[:, None], tl.arange(0, WIDE)[None, :]

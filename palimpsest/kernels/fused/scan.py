@@ -385,8 +385,7 @@ def scan_back_op(grads, kept, queries, keys, values, log_keep, erase, write, mem
     of_reads = torch.zeros_like(values) if of_reads is None else of_reads
     of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
     if look[-1]:  # keys are counted
-        nothing = of_reads.new_zeros(values.shape[:-1], dtype=torch.float32)
-        of_mass = nothing if of_mass is None else of_mass.contiguous()
+        of_mass = values.new_zeros(values.shape[:-1], dtype=torch.float32) if of_mass is None else of_mass.contiguous()
     given = (queries, keys, values, log_keep, erase, write, matrix, of_reads, of_last, of_mass)
     p = problem(layout_of(given), queries, values, log_keep, erase, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)

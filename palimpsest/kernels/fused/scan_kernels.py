@@ -47,21 +47,11 @@ def look(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The features of a chunk's tokens, rounded once to the type of the raw numbers."""
-    MAP: tl.constexpr = LOOK[0]
-    SCALE: tl.constexpr = LOOK[1]
-    NU: tl.constexpr = LOOK[2]
-    FLOOR: tl.constexpr = LOOK[3]
-    EPSILON: tl.constexpr = LOOK[4]
-    FACTOR: tl.constexpr = LOOK[5]
-    EXACT: tl.constexpr = LOOK[6]
-    place = tl.arange(0, CHUNK)
-    if MAP == "Identity" and SCALE == "Unscaled":
+    if LOOK[0] == "Identity" and LOOK[1] == "Unscaled":
         return tile_of(base, step, inside, FEATURES, SIZE, CHUNK)
     else:
-        found = features(
-            base + place * step, inside, 1, matrix,
-            MAP, SCALE, WIDTH, FEATURES, SIZE, NU, FLOOR, EPSILON, FACTOR, EXACT,
-        )  # fmt: skip
+        rows = base + tl.arange(0, CHUNK) * step
+        found = features(rows, inside, 1, matrix, LOOK, WIDTH, FEATURES, SIZE)
         return found.to(base.dtype.element_ty)
 
 
@@ -72,17 +62,8 @@ def back(
     CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of raw numbers from that of their features."""
-    MAP: tl.constexpr = LOOK[0]
-    SCALE: tl.constexpr = LOOK[1]
-    NU: tl.constexpr = LOOK[2]
-    FLOOR: tl.constexpr = LOOK[3]
-    EPSILON: tl.constexpr = LOOK[4]
-    FACTOR: tl.constexpr = LOOK[5]
-    EXACT: tl.constexpr = LOOK[6]
-    return raw_gradient(
-        gradient, base + tl.arange(0, CHUNK) * step, inside, 1, matrix,
-        MAP, SCALE, WIDTH, FEATURES, SIZE, NU, FLOOR, EPSILON, FACTOR, EXACT, WIDE,
-    )  # fmt: skip
+    rows = base + tl.arange(0, CHUNK) * step
+    return raw_gradient(gradient, rows, inside, 1, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE)
 
 
 @triton.jit
