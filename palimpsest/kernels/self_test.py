@@ -33,6 +33,7 @@ BOTH = (torch.float32, HALF)
 SHARE = 2  # of what the plain form loses in half precision
 LENGTH = 150  # tokens: a few chunks and a piece of one
 ROWS, HEADS, FEATURES, WIDTH, WIDE, VECTORS = 2, 2, 16, 8, 40, 3
+MANY, BRIEF = 80, 40  # rows, enough for every processor of a card to have a page; and tokens of theirs
 
 Inputs = dict[str, Tensor]
 Results = dict[str, Tensor]
@@ -172,28 +173,28 @@ def cases() -> Iterator[Case]:
 
 
 def scans() -> Iterator[Case]:
-    """Gates that are there are those of the update rule in the name; wide pages are cut otherwise than narrow ones."""
+    """Gates that are there are those of the update rule in the name; wide pages and many are cut otherwise than few."""
     chance = torch.Generator().manual_seed(0)
-    tokens = (ROWS, LENGTH, HEADS)
-    log_keep = -torch.rand(tokens, generator=chance)
+    few, many = (ROWS, LENGTH, HEADS), (MANY, min(BRIEF, LENGTH), HEADS)
+    log_keep, delta = fading(few, chance), rewriting(few, chance)
     wiped = log_keep.where(log_keep < -0.05, -torch.inf)  # one token in twenty begins a document
-    keep_by_feature = -torch.rand(*tokens, FEATURES, generator=chance)
-    erase, write = torch.rand(2, *tokens, generator=chance)
-    delta = {"erase": erase, "write": write}
-    narrow, wide = addressed(FEATURES, WIDTH, chance), addressed(WIDE, WIDE, chance)
+    narrow, wide = addressed(FEATURES, WIDTH, few, chance), addressed(WIDE, WIDE, few, chance)
     given: dict[str, Inputs] = {
         "Sum": narrow,
         "Delta": wide | delta,
         "GatedDelta": narrow | delta | {"log_keep": log_keep},
-        "FeatureGatedDelta": narrow | delta | {"log_keep": keep_by_feature},
+        "GatedDelta, many pages": (
+            addressed(WIDE, WIDE, many, chance) | rewriting(many, chance) | {"log_keep": fading(many, chance)}
+        ),
+        "FeatureGatedDelta": narrow | delta | {"log_keep": fading((*few, FEATURES), chance)},
         "GatedDelta, packed": narrow | delta | {"log_keep": wiped},
     }
     for rule, inputs in given.items():
         yield Case("memory_scan", rule, BACKENDS, inputs, scan, plain="chunked")
     column = torch.rand(ROWS, HEADS, WIDE, 1, generator=chance)
-    counted = wide | {"log_keep": wiped, "write": write, "column": column}
+    counted = wide | {"log_keep": wiped, "write": delta["write"], "column": column}
     yield Case("memory_scan", "GatedSum, raw and counted", BACKENDS, counted, scan_counted, plain="chunked")
-    raw = narrow | {"erase": torch.randn(tokens, generator=chance)}
+    raw = narrow | {"erase": torch.randn(few, generator=chance)}
     yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
 
 
@@ -207,14 +208,23 @@ def decodings() -> Iterator[Case]:
             )
 
 
-def addressed(features: int, width: int, chance: torch.Generator) -> Inputs:
-    tokens = (ROWS, LENGTH, HEADS)
+def addressed(features: int, width: int, tokens: tuple[int, int, int], chance: torch.Generator) -> Inputs:
+    rows, _, heads = tokens
     return {
         "queries": normalize(torch.randn(*tokens, features, generator=chance), dim=-1),
         "keys": normalize(torch.randn(*tokens, features, generator=chance), dim=-1),
         "values": torch.randn(*tokens, width, generator=chance),
-        "memory": torch.randn(ROWS, HEADS, features, width, generator=chance),
+        "memory": torch.randn(rows, heads, features, width, generator=chance),
     }
+
+
+def fading(shape: tuple[int, ...], chance: torch.Generator) -> Tensor:
+    return -torch.rand(shape, generator=chance)
+
+
+def rewriting(tokens: tuple[int, int, int], chance: torch.Generator) -> Inputs:
+    erase, write = torch.rand(2, *tokens, generator=chance)
+    return {"erase": erase, "write": write}
 
 
 def scan(given: Inputs, backend: str) -> Results:
