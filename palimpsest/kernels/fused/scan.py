@@ -43,7 +43,7 @@ class Precision(NamedTuple):
     exact: str
     fine: str
     rough: str
-    saved: torch.dtype  # for backward
+    saved: torch.dtype  # pages, for backward, and gradients on their way
 
 
 PRECISIONS = {
@@ -97,8 +97,7 @@ class Shape(NamedTuple):
 class Saved(NamedTuple):
     """What backward needs beside the inputs, and T."""
 
-    notes: Tensor | None = None  # b t h v
-    erased: Tensor | None = None  # b t h v
+    notes: Tensor | None = None  # b t h v, float32: what was erased is what they are short of
     pages: Tensor | None = None  # (b h) n v k, at the start of each chunk
 
 
@@ -179,8 +178,8 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
     saved, solved, seen, between, kept, remaining, dimmed = (None,) * 7
     if saves:
         pages = last.new_empty(p.lines, p.chunks, page, features, dtype=p.precision.saved)
-        tokens = (None, None) if erase is None else (torch.empty_like(reads, dtype=pages.dtype) for _ in range(2))
-        saved = Saved(*tokens, pages)
+        notes = None if erase is None else torch.empty_like(reads, dtype=torch.float32)
+        saved = Saved(notes, pages)
     halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     if erase is not None or p.keep != "all":
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
@@ -329,7 +328,7 @@ def backward(
     p: Problem, tensors, saved: Saved, ready: Ready, effects, of_reads: Tensor, of_mass: Tensor | None, of_last
 ):
     of_pages = torch.empty_like(saved.pages)
-    of_fresh = None if saved.notes is None else torch.empty_like(saved.notes)
+    of_fresh = None if saved.notes is None else torch.empty_like(saved.notes, dtype=saved.pages.dtype)
     of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     if p.settings.parts > 1:
         carry_back(p, tensors, ready, of_reads, of_mass, None, of_starts)
@@ -392,7 +391,8 @@ def scan_back_op(grads, kept, queries, keys, values, log_keep, erase, write, mem
     *rest, effects = (x if x.numel() else None for x in kept)
     of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
     with torch.cuda.device_of(queries):
-        *most, of_memory = backward(p, tensors, Saved(*rest[:3]), Ready(*rest[3:]), effects, of_reads, of_mass, of_last)
+        saved, ready = Saved(*rest[: len(Saved._fields)]), Ready(*rest[len(Saved._fields) :])
+        *most, of_memory = backward(p, tensors, saved, ready, effects, of_reads, of_mass, of_last)
     found = [x for x in most if x is not None]
     return found if memory is None else [*found, of_memory.view(memory.shape)]
 

@@ -382,7 +382,7 @@ def whole_of(index, fades, kept, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZ
 @triton.jit
 def carry_kernel(
     queries, keys, values, erase, write, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in, start,
-    reads, mass, notes_out, erased_out, pages, last,
+    reads, mass, notes_out, pages, last,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
@@ -437,15 +437,12 @@ def carry_kernel(
         if WRITE:
             notes = notes.to(tl.float32) * into[None, :]
         if ERASE:
-            given = notes.to(tl.float32)
             recall = asked_of_page(page, k, kept, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
-            fresh = given - beta[None, :] * recall
+            fresh = notes.to(tl.float32) - beta[None, :] * recall
             notes = times_tile(fresh, solved, index, True, CHUNK, FINE)
             notes = with_count(notes, 1.0, slice, VALUES, PAGE, COLUMNS)  # in full, as nothing of it is erased
             if SAVES:
-                tl.store(notes_out + token + on_tokens, tl.trans(notes).to(notes_out.dtype.element_ty), mask=here)
-                erased = tl.trans(given - notes).to(erased_out.dtype.element_ty)
-                tl.store(erased_out + token + on_tokens, erased, mask=here)
+                tl.store(notes_out + token + on_tokens, tl.trans(notes), mask=here)
         if SAVES:
             base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(
@@ -574,7 +571,7 @@ def fades_of(
 @triton.jit
 def gradients_kernel(
     queries, keys, values, log_keep, erase, write, matrix, seen_in, between_in, kept_in, remaining_in,
-    notes_in, erased_in, pages, of_reads, of_mass, of_fresh, of_pages,
+    notes_in, pages, of_reads, of_mass, of_fresh, of_pages,
     of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
     keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, write_b, write_t, write_h, r_b, r_t, r_h,
@@ -635,26 +632,29 @@ def gradients_kernel(
         coming = tl.load(r_base + (place[:, None] * r_t + column[None, :]), mask=here, other=0.0)
         page = tl.load(pages + page_base + on_page, mask=there, other=0.0)
         of_page = tl.load(of_pages + page_base + on_page, mask=there, other=0.0)
+        v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
+        notes = v
+        if WRITE:
+            notes = notes.to(tl.float32) * into[:, None]
         if ERASE:
+            given = notes.to(tl.float32)
             notes = tl.load(notes_in + token * VALUES + on_tokens, mask=here, other=0.0)
             fresh = tl.load(of_fresh + token * VALUES + on_tokens, mask=here, other=0.0)
-            erased = tl.load(erased_in + token * VALUES + on_tokens, mask=here, other=0.0)
-            of_beta -= tl.sum(fresh.to(tl.float32) * erased.to(tl.float32), axis=1)
-            of_system -= product(fresh, tl.trans(notes), ROUGH)
-            erasing -= product(fresh, page, ROUGH)
-            fresh = fresh.to(tl.float32)
-            if WRITE:
-                v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
+            of_beta -= tl.sum(fresh.to(tl.float32) * (given - notes), axis=1)
         else:
-            v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
-            notes = v
-            if WRITE:
-                notes = notes.to(tl.float32) * into[:, None]
             fresh = product(seen_back, coming, ROUGH)
             if KEEP == "features":
                 fresh += product(k * remaining, tl.trans(of_page), ROUGH)
             else:
                 fresh += dimmed(product(k, tl.trans(of_page), ROUGH), remaining, KEEP)
+        of_value = fresh.to(tl.float32)
+        if WRITE:
+            of_into += tl.sum(of_value * v.to(tl.float32), axis=1)
+            of_value *= into[:, None]
+        tl.store(of_values + token * VALUES + on_tokens, of_value.to(of_values.dtype.element_ty), mask=here)
+        if ERASE:
+            of_system -= product(fresh, tl.trans(notes), ROUGH)
+            erasing -= product(fresh, page, ROUGH)
         of_seen += product(coming, tl.trans(notes), ROUGH)
         asking += product(coming, page, ROUGH)
         writing += product(notes, of_page, ROUGH)
@@ -662,10 +662,6 @@ def gradients_kernel(
             by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=0)
         elif KEEP == "heads":
             by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32))
-        if WRITE:
-            of_into += tl.sum(fresh * v.to(tl.float32), axis=1)
-            fresh *= into[:, None]
-        tl.store(of_values + token * VALUES + on_tokens, fresh.to(of_values.dtype.element_ty), mask=here)
 
     if PAGE > VALUES:  # the same for the column in which keys are counted
         at = page_base + VALUES * FEATURES + feature
