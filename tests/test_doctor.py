@@ -106,9 +106,9 @@ def no_answer(*inputs):
 @pytest.mark.parametrize(
     "backend, words",
     [
-        (false_reads, "off by 1e-03"),
-        (false_gradients, "off by 1e+00"),
-        (no_numbers, "not a number"),
+        (false_reads, "reads is off by 1.0e-03"),
+        (false_gradients, "the gradient of keys is off by 1.0e+00"),
+        (no_numbers, "reads is not a number"),
         (no_answer, "RuntimeError: no kernel image is available"),
     ],
 )
@@ -135,10 +135,10 @@ def test_a_form_that_is_not_for_this_device_is_no_failure(capsys, monkeypatch, b
 
 
 def test_a_fused_form_that_lies_is_not_needed():
-    trial = Trial("memory_scan", "fused", "cuda:0", "Delta", error=0.5, dtype="bfloat16", allowed=3e-3)
+    trial = Trial("memory_scan", "fused", "cuda:0", "Delta", error=0.5, of="reads", dtype="bfloat16", allowed=3e-3)
     told = examination.judge([trial])
     assert told.name == "memory_scan, fused, cuda:0, bfloat16"
-    assert told.said == "Delta, bfloat16: off by 5e-01, of at most 3e-03"
+    assert told.said == "Delta, bfloat16: reads is off by 5.0e-01, of at most 3.0e-03"
     assert told.verdict is Verdict.WARNING
     assert "plain form" in told.remedy
 

@@ -15,7 +15,7 @@ GPU = torch.device("cuda", 0)
 RIGHT = Trial("memory_scan", "fused", "cuda:0", "Delta", error=1e-6, milliseconds=1.0)
 KERNELS = ["memory_scan", "memory_decode", "relative_attention", "delta_rnn", "delta_lstm", "recurrent_delta"]
 KERNELS += ["linear_cross_entropy", "short_convolution"]
-WRONG = replace(RIGHT, error=0.25)
+WRONG = replace(RIGHT, error=0.25, of="reads")
 BROKEN = replace(RIGHT, error=None, broken="RuntimeError: an illegal instruction")
 
 
@@ -69,7 +69,9 @@ def test_each_kernel_is_tried_by_itself(machine):
     assert [kernel for kernel, _ in machine.tried] == ["memory_scan", "delta_rnn"]
 
 
-@pytest.mark.parametrize("failed, words", [(WRONG, "Delta: off by 2e-01"), (BROKEN, "Delta: RuntimeError: an illegal")])
+@pytest.mark.parametrize(
+    "failed, words", [(WRONG, "Delta: reads is off by 2.5e-01"), (BROKEN, "Delta: RuntimeError: an illegal")]
+)
 def test_a_kernel_that_fails_is_not_used_and_every_process_says_so_once(machine, failed, words):
     machine.found = [RIGHT, failed]
     for _ in range(2):

@@ -50,6 +50,7 @@ class Trial:
     case: str
     dtype: str = "float32"
     error: float | None = None  # None where nothing came out; in float32 of the largest number expected
+    of: str = "what comes out"  # or one thing of that, whose error is the largest
     allowed: float = TOLERANCE
     milliseconds: float | None = None  # there and back
     refused: str | None = None  # what the form says it is not for
@@ -62,7 +63,9 @@ class Trial:
     @property
     def complaint(self) -> str:
         kind = "" if self.dtype == "float32" else f", {self.dtype}"
-        wrong = self.broken if self.error is None else f"off by {self.error:.0e}, of at most {self.allowed:.0e}"
+        wrong = self.broken
+        if self.error is not None:
+            wrong = f"{self.of} is off by {self.error:.1e}, of at most {self.allowed:.1e}"
         return f"{self.case}{kind}: {wrong}"
 
 
@@ -114,10 +117,10 @@ class Case:
             return replace(started, refused=str(refusal))
         except Exception as error:  # whatever it is, it is what we were asked to find
             return replace(started, broken=told(error))
-        error = largest_error(found, expected)
+        error, worst = largest_error(found, expected)
         if not math.isfinite(error):
-            return replace(started, broken="something that came out is not a number")
-        return replace(started, error=error, milliseconds=milliseconds)
+            return replace(started, broken=f"{worst} is not a number")
+        return replace(started, error=error, of=worst, milliseconds=milliseconds)
 
     def attempt_in_half(self, backend: str, device: torch.device) -> Trial:
         """Everything that is given and all that comes out is rounded; the definition is given the same numbers."""
@@ -133,10 +136,11 @@ class Case:
             return replace(started, refused=str(refusal))
         except Exception as error:
             return replace(started, broken=told(error))
-        if not all(map(math.isfinite, found.values())):
-            return replace(started, broken="something that came out is not a number")
+        for name, error in found.items():
+            if not math.isfinite(error):
+                return replace(started, broken=f"{name} is not a number")
         worst = max(found, key=lambda name: found[name] / lost[name])
-        return replace(started, error=found[worst], allowed=SHARE * lost[worst], milliseconds=milliseconds)
+        return replace(started, error=found[worst], of=worst, allowed=SHARE * lost[worst], milliseconds=milliseconds)
 
 
 class OneWay(Case):
@@ -400,10 +404,11 @@ def losses(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[
     return {name: (differences[name].norm() / x.norm()).item() for name, x in expected.items()}
 
 
-def largest_error(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Each result's largest difference as a share of its largest number."""
-    shares = [(found[name] - x).abs().max() / x.abs().max() for name, x in expected.items()]
-    return torch.stack(shares).max().item()
+def largest_error(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[float, str]:
+    """Of each result's largest difference, as a share of its largest number, the largest, and what it is of."""
+    shares = {name: ((found[name] - x).abs().max() / x.abs().max()).item() for name, x in expected.items()}
+    worst = max(shares, key=lambda name: math.inf if math.isnan(shares[name]) else shares[name])
+    return shares[worst], worst
 
 
 def told(error: Exception) -> str:

@@ -9,10 +9,18 @@ from toys import metrics, quiet, toy
 from palimpsest.cli.recipes import find_recipe, names
 from palimpsest.experiment import Translator, load, train
 from palimpsest.kernels import BACKENDS, Gates, counted_scan, memory_scan
+from palimpsest.kernels.self_test import cases, fused_trials
 from palimpsest.look import Look
 from palimpsest.spec import Spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("kernel", sorted({case.kernel for case in cases()}))
+def test_a_kernel_passes_the_trial_before_its_first_use(kernel):
+    found = [*fused_trials(kernel, torch.device("cuda"))]
+    assert found
+    assert not [trial.complaint for trial in found if not trial.passed]
 
 
 def draw(length, per_feature):
