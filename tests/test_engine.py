@@ -189,6 +189,17 @@ def test_a_compiled_step_is_the_same_step(part, monkeypatch):
         close(one, other, 1e-12)
 
 
+@every_compilation
+def test_no_gradient_comes_from_the_state_after_a_compiled_pass(part, monkeypatch):
+    as_traced(monkeypatch, "eager")
+    torch._dynamo.reset()
+    model = model_of(FastWeight(convolution=ShortConvolution(3)), layers=2)
+    nats, state = part().build(model)(some_batch(), None)
+    assert nats.requires_grad
+    assert leaves(state)
+    assert not any(leaf.requires_grad for leaf in leaves(state))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mixer", OURS, ids=lambda part: part.__name__)
 def test_a_mixer_is_compiled_without_a_break_or_refused_in_a_line(mixer, monkeypatch):

@@ -10,7 +10,7 @@ from torch import nn
 from ..batch import Batch
 from ..errors import UserError
 from ..spec import Spec
-from ..state import State, rows_of
+from ..state import State, detach, rows_of
 from .hooks import hooks
 
 VERSIONS = 64  # of one function, for other shapes and other kinds of layers
@@ -29,7 +29,7 @@ class Whole(Compilation):
     """The model as one graph: the fastest, and the longest to wait for."""
 
     def build(self, model: nn.Module) -> Pass:
-        return prepared(model, compiled(model.forward))
+        return prepared(model, compiled(stateless(model.forward)))
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Blocks(Compilation):
     """A graph for each kind of block, used by all layers: nearly as fast, and soon ready."""
 
     def build(self, model: nn.Module) -> Pass:
-        modules: list[nn.Module] = [*model.stack(), model.head]  # pyright: ignore
-        parts = [(module, compiled(module.forward)) for module in modules]
+        parts = [(block, compiled(stateless(block.forward))) for block in model.stack()]  # pyright: ignore
+        parts.append((model.head, compiled(model.head.forward)))  # pyright: ignore
 
         def run(batch: Batch, state: State) -> tuple[torch.Tensor, State]:
             for part, faster in parts:
@@ -50,6 +50,16 @@ class Blocks(Compilation):
                     del part.forward
 
         return prepared(model, run)
+
+
+def stateless(run: Pass) -> Pass:
+    """Without gradients of the state afterwards: a step sends none back, and a compiler would make them of noughts."""
+
+    def without(*given: Any) -> tuple[torch.Tensor, State]:
+        found, state = run(*given)
+        return found, detach(state)
+
+    return without
 
 
 def compiled(function: Callable) -> Callable:
