@@ -7,7 +7,13 @@ import torch
 
 def full_precision(device: str) -> AbstractContextManager:
     """Autocast would round the page at every product."""
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if rounds(device) else nullcontext()
+
+
+@torch.compiler.assume_constant_result  # torch 2.11 cannot follow the question
+def rounds(device: str) -> bool:
+    """Whether there is an autocast for such devices."""
+    return torch.amp.is_autocast_available(device)
 
 
 def memory_dtype(dtype: torch.dtype) -> torch.dtype:
