@@ -73,7 +73,7 @@ def settings_for(
         cut = min(size, 64), 4 if small or size == 16 else 8
         return Settings(chunk, columns, *cut, prepare_warps, stages=2, parts=parts)
     if keep == "heads":
-        cut = min(size, 128 if features <= 128 else 64), 2 if size == 16 else 4 if size <= 64 else 8
+        cut = min(size, 64 if small else 32), 2 if size == 16 else 4 if features <= 128 else 8
     else:
         cut = min(size, 32 if small else 64), 2 if small or size == 16 else 4
     warps = 2 if small and lines >= processors else 4  # where processors have several programs to choose from
