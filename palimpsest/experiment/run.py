@@ -42,7 +42,7 @@ from ..world import World
 from .recipe import Recipe
 from .trained import load, read_json, read_tokens
 
-SAMPLE = 1000  # tokens
+SAMPLE = 500  # tokens
 FIRST = "step-00000000"  # the checkpoint that is written before any step
 # all that can be there before recipe.json is, and what was being written among it
 BEGINNINGS = re.compile(r"(vocabulary|corpus|environment)\.json|\.\w+\.json\.[0-9a-f]{32}")
