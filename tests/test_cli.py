@@ -271,6 +271,7 @@ def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
         ("--dropout 0.1", "--model.block.dropout, --model.embedding.dropout, --model.head.dropout: say which"),
         ("--steps many", "--run.steps"),
         ("--steps 0", "at least 1"),
+        ("--sample -1", "0 tokens or more; found -1"),
         (
             "--feature-map Tanh --key-scale SumToOne",
             "SumToOne divides by a sum of features, and Tanh has negative ones",

@@ -63,8 +63,7 @@ def without_matrix_instructions(monkeypatch):
 
 
 @pytest.fixture
-def recipe(tmp_path, monkeypatch) -> Recipe:
-    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 20)
+def recipe(tmp_path) -> Recipe:
     (tmp_path / "text.txt").write_text(TEXT)
     base = Recipe(name="toy", model=LanguageModel(block=PreNorm(dropout=0.1)))
     data = replace(base.data, corpus=Text(tmp_path / "text.txt", valid=0.1, test=0.1), order=Contiguous())

@@ -203,7 +203,6 @@ def matrices(folder) -> list[Tensor]:
 
 @pytest.fixture
 def briefly(monkeypatch):
-    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 5)
     monkeypatch.setattr("palimpsest.experiment.run.write_report", lambda folder: folder)
 
 

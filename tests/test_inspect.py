@@ -19,9 +19,7 @@ from palimpsest.report.instruments import png
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palimpsest.experiment.run.SAMPLE", 5)
-        return train(toy(find_recipe("tiny-shakespeare")), tmp_path_factory.mktemp("inspect") / "run", quiet())
+    return train(toy(find_recipe("tiny-shakespeare")), tmp_path_factory.mktemp("inspect") / "run", quiet())
 
 
 def say(capsys, *arguments):

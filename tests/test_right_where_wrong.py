@@ -285,7 +285,6 @@ def test_a_seed_decides_and_another_decides_otherwise():
 
 def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
     """The originals begin again with step, rate, chance, data and carried states, and with the best score unknown."""
-    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 5)
     monkeypatch.setattr("palimpsest.experiment.run.write_report", lambda folder: folder)
     (tmp_path / "text.txt").write_text(TEXT)
     base = Recipe(name="toy", schedule=Cosine(warmup=1))

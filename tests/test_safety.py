@@ -38,7 +38,6 @@ FILES = ("model.safetensors", "training.pt", MANIFEST)
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch) -> Recipe:
-    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 5)  # neither what a run writes nor its page matters here
     monkeypatch.setattr("palimpsest.experiment.run.write_report", lambda folder: folder)
     (tmp_path / "text.txt").write_text(TEXT)
     base = Recipe(name="toy")

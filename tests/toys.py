@@ -44,7 +44,8 @@ def quiet() -> Console:
 
 def toy(recipe: Recipe, **run) -> Recipe:
     """The recipe's own parts and choices, with less of everything that takes time."""
-    run = {"steps": 2, "log_every": 1, "validate_every": 2, "save_every": 1, "device": "cpu", "threads": 1} | run
+    every = {"log_every": 1, "validate_every": 2, "save_every": 1}
+    run = {"steps": 2, **every, "sample": 20, "device": "cpu", "threads": 1} | run
     recipe = replace(recipe, data=on_a_tiny_corpus(recipe.data))
     smaller = {name: smaller_than(getattr(recipe, name)) for name in ("data", "model", "evaluation")}
     return replace(recipe, **smaller, run=replace(recipe.run, **run))

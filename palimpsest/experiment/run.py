@@ -42,7 +42,6 @@ from ..world import World
 from .recipe import Recipe
 from .trained import load, read_json, read_tokens
 
-SAMPLE = 500  # tokens
 FIRST = "step-00000000"  # the checkpoint that is written before any step
 # all that can be there before recipe.json is, and what was being written among it
 BEGINNINGS = re.compile(r"(vocabulary|corpus|environment)\.json|\.\w+\.json\.[0-9a-f]{32}")
@@ -225,7 +224,8 @@ def conclude(workshop: Workshop, folder: Path, console: Console) -> None:
         return
     told = {"split": "valid", "checkpoint": trained.checkpoint, "precision": Single.__name__}
     write_json(folder / "evaluation.json", {**told, **score.to_json()})
-    write_atomically(folder / "samples.txt", trained.sample(tokens, SAMPLE) + "\n")
+    if workshop.recipe.run.sample:
+        write_atomically(folder / "samples.txt", trained.sample(tokens, workshop.recipe.run.sample) + "\n")
     say(console, f"{trained.tell(score)} on the whole validation split ({score.tokens:,} targets)")
     try:
         say(console, f"report: {write_report(folder)}")

@@ -55,6 +55,7 @@ class Run(Spec):
     validate_every: int = 250
     save_every: int = 250
     keep: int = 2  # newest checkpoints kept, beside the best
+    sample: int = 500  # tokens that it writes at its end, for you to look at
     device: str = "auto"
     threads: int | None = None  # of the CPU; None leaves the choice to PyTorch
     spread: Spread = Replicated()  # over the processes that torchrun starts; changes memory and time, not results
@@ -65,6 +66,8 @@ class Run(Spec):
     def __post_init__(self):
         if min(self.steps, self.accumulation, self.log_every, self.validate_every, self.save_every, self.keep) < 1:
             raise UserError("steps, accumulation, log_every, validate_every, save_every and keep are at least 1")
+        if self.sample < 0:
+            raise UserError(f"a sample has 0 tokens or more; found {self.sample}")
 
     def refuse(self, model: nn.Module, world: World) -> None:
         """Say, before anything is written, what of this run cannot be."""

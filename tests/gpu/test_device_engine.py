@@ -39,8 +39,7 @@ every_mixer = pytest.mark.parametrize("mixer", MIXERS.values(), ids=MIXERS)
 
 
 @pytest.fixture
-def recipe(monkeypatch):
-    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 20)
+def recipe():
     found = toy(recipes.find_recipe("tiny-shakespeare-transformer-xl"), steps=12, device="cuda", log_every=4)
     run = replace(found.run, validate_every=6, save_every=5, average=ExponentialAverage(0.5))
     data = replace(found.data, batch=4, segment=32)

@@ -77,8 +77,7 @@ def test_every_protocol_counts_each_target_of_each_document_once(protocol):
     assert max(one["from"] for one in score.by_position) < np.diff(BORDERS).max()
 
 
-def test_a_packed_run_goes_on_as_if_it_had_never_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 20)
+def test_a_packed_run_goes_on_as_if_it_had_never_stopped(tmp_path):
     recipe = toy(recipes.find_recipe("tiny-shakespeare-packed"), steps=6, validate_every=6, save_every=1)
     whole = train(recipe, tmp_path / "whole", quiet())
     train_until_the_power_goes(recipe, tmp_path / "part", 3)

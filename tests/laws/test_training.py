@@ -40,9 +40,8 @@ every_schedule_of_ours = pytest.mark.parametrize("schedule", OURS, ids=lambda pa
 
 
 @pytest.fixture
-def recipe(tmp_path, monkeypatch) -> Recipe:
+def recipe(tmp_path) -> Recipe:
     """With everything on that has a state of its own: dropout, carried rows, an optimiser with memory."""
-    monkeypatch.setattr("palimpsest.experiment.run.SAMPLE", 20)  # what a run writes is not what takes the time here
     (tmp_path / "text.txt").write_text(TEXT)
     base = Recipe(name="toy")
     base = replace(base, model=replace(base.model, block=PreNorm(dropout=0.1)))
@@ -59,6 +58,15 @@ def assert_same_run(one, other):
     mine, theirs = weights(one), weights(other)
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     assert (one / "samples.txt").read_text() == (other / "samples.txt").read_text()
+
+
+@pytest.mark.parametrize("tokens", [0, 7])
+def test_a_run_ends_with_as_long_a_sample_as_it_was_asked_for(recipe, tmp_path, tokens):
+    folder = train(replace(recipe, run=replace(recipe.run, steps=1, sample=tokens)), tmp_path / "run", quiet())
+    written = folder / "samples.txt"
+    assert written.exists() == bool(tokens)
+    if tokens:
+        assert len(written.read_text()) == 1 + tokens + 1  # what it begins with, and the end of the last line
 
 
 @pytest.mark.slow
