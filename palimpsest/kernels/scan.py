@@ -19,13 +19,13 @@ from .precision import full_precision, memory_dtype
 from .trust import HAS_TRITON, trusted
 
 
-def fused(*arguments) -> tuple[Tensor, Tensor, Tensor]:
+def fused(*arguments) -> tuple[Tensor, Tensor, Tensor | None]:
     from .fused.scan import scan  # where there is no GPU there may be no triton
 
     return scan(*arguments)
 
 
-BACKENDS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
+BACKENDS: dict[str, Callable[..., tuple]] = {
     "reference": reference.scan,
     "recurrent": recurrent.scan,
     "chunked": chunked.scan,

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 import torch
 from closeness import close
+from forms import as_compiled
 from torch import Tensor
 
 from palimpsest.kernels import Gates, counted_scan, memory_scan
@@ -27,11 +28,11 @@ def launched(monkeypatch):
     """How often the kernel was; what is made empty holds no numbers until it was."""
     counted, usual = [], decode.launch
 
-    def launch(compiled, purpose, kernel, grid, arguments, *rest):
+    def launch(compiled, purpose, kernel, arguments, way):
         for x in arguments[8:11]:
             x.fill_(torch.nan)
-        counted.append(grid)
-        usual(compiled, purpose, kernel, grid, arguments, *rest)
+        counted.append(purpose)
+        usual(compiled, purpose, kernel, arguments, way)
 
     monkeypatch.setattr(decode, "launch", launch)
     return counted
@@ -88,6 +89,14 @@ def test_a_token_is_read_and_written_as_the_definition_says(keep, erase, write, 
     inputs = drawn(keep, erase, write)
     all_near(outcome(inputs, "fused"), defined(inputs))
     assert len(launched) == 1
+
+
+def test_a_kernel_that_is_known_is_launched_with_the_same_arguments(monkeypatch):
+    (compiled,) = as_compiled(monkeypatch, decode, decode)
+    inputs = drawn("heads")
+    outcome(inputs, "fused")
+    all_near(outcome(inputs, "fused"), defined(inputs))
+    assert compiled.known == 1
 
 
 @pytest.mark.parametrize("width", (7, 10, 16, 32))

@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 import torch
 from closeness import close
+from forms import as_compiled
 from torch import Tensor
 
 from palimpsest.kernels import BackendRefused, Gates, counted_scan, memory_scan
@@ -103,6 +104,18 @@ def cut(monkeypatch):
     if DEVICE == "cpu":
         choose(chunk=16)
     return choose
+
+
+@pytest.mark.parametrize("parts", (1, 2))
+@pytest.mark.parametrize("keep", KEEPS)
+def test_a_kernel_that_is_known_is_launched_with_the_same_arguments(keep, parts, cut, monkeypatch):
+    cut(chunk=16, parts=parts)
+    compiled = as_compiled(monkeypatch, fused, fused.kernels)
+    inputs = drawn(keep, length=36)
+    outcome(inputs, "fused", torch.float32, DEVICE)
+    assert not any(kernel.known for kernel in compiled)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+    assert all(kernel.known for kernel in compiled)
 
 
 @pytest.mark.parametrize("keep, erase, write", RULES, ids=str)

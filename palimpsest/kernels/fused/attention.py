@@ -4,7 +4,7 @@
 # A kernel is called with the arguments of its launch beside its own.
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from ...relative import Relative
 from ..trust import INTERPRETED
 from . import attention_kernels as kernels
 from .features import holding
-from .launching import compiled_for, launch, layout_of
+from .launching import Way, compiled_for, launch, layout_of
 from .operation import Operation
 
 WIDEST = 256  # of a head's keys and values
@@ -167,7 +167,8 @@ class Problem:
     def launch(
         self, name: str, grid: tuple[int, int, int], arguments: tuple, constants: dict, warps: int = 4, stages: int = 3
     ) -> None:
-        launch(self.compiled, name, getattr(kernels, name), grid, arguments, lambda: constants, warps, stages)
+        way = partial(Way, grid, (), constants, warps, stages)
+        launch(self.compiled, name, getattr(kernels, name), arguments, way)
 
     def launch_tiles(self, name: str, grid: tuple[int, int, int], arguments: tuple, work: Launch) -> None:
         tile, warps, stages = work

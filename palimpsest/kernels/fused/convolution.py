@@ -13,7 +13,7 @@ from torch import Tensor
 from ..trust import INTERPRETED
 from . import convolution_kernels as kernels
 from .features import holding
-from .launching import compiled_for, launch, layout_of, processors_of
+from .launching import Way, compiled_for, launch, layout_of, processors_of
 from .operation import Operation
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -86,14 +86,13 @@ class Plan:
         self.work, self.grid = work, (lines * self.runs, 1, 1)
 
     def launch(self, name: str, given: Sequence[Tensor], numbers: Sequence[int], arguments: tuple, size: int) -> None:
+        def way() -> Way:
+            constants = {"SIZE": size, "COLUMNS": triton.next_power_of_2(size)}
+            constants |= {"CHANNELS": self.work.channels, "TOKENS": self.work.tokens}
+            return Way(self.grid, (self.length, self.channels, self.runs, self.run), constants, self.work.warps, 1)
+
         compiled = compiled_for((layout_of(given), tuple(numbers)))
-
-        def constants():
-            columns = triton.next_power_of_2(size)
-            return {"SIZE": size, "COLUMNS": columns, "CHANNELS": self.work.channels, "TOKENS": self.work.tokens}
-
-        arguments = (*arguments, self.length, self.channels, self.runs, self.run)
-        launch(compiled, name, getattr(kernels, name), self.grid, arguments, constants, self.work.warps, 1)
+        launch(compiled, name, getattr(kernels, name), arguments, way)
 
 
 # --------------------------------------------------------------------------------------------------- the operations

@@ -4,7 +4,7 @@
 # A kernel is called with the arguments of its launch beside its own.
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..trust import INTERPRETED
 from . import cross_entropy_kernels as kernels
 from .features import holding
-from .launching import compiled_for, launch, layout_of
+from .launching import Way, compiled_for, launch, layout_of
 from .operation import Operation
 
 WIDEST = {torch.bfloat16: 512, torch.float16: 512, torch.float32: 256}  # hidden states, by the type of the products
@@ -121,8 +121,8 @@ class Problem:
 
     def launch(self, name: str, grid: tuple[int, int, int], arguments: tuple, work: Launch, **constants: Any) -> None:
         constants = constants_for(self.width, work.rows, work.tokens, **constants)
-        kernel = getattr(kernels, name)
-        launch(self.compiled, name, kernel, grid, arguments, lambda: constants, work.warps, work.stages)
+        way = partial(Way, grid, (), constants, work.warps, work.stages)
+        launch(self.compiled, name, getattr(kernels, name), arguments, way)
 
 
 def matrix(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, int]:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .features import features_of_one, holding
-from .launching import compiled_for, launch, layout_of, processors_of, strides
+from .launching import Way, compiled_for, launch, layout_of, processors_of, strides
 from .operation import DEVICES, LIBRARY, watched
 
 TOKENS = 4  # at most: a token may write several times, and each of them is one here
@@ -119,10 +119,9 @@ def decode_op(queries, keys, values, log_keep, erase, write, memory, matrix, *ab
     settings = settings_for(rows * heads, features, page, processors_of(queries.device))
     made = room_for(values, memory, about[-1])
     tensors = (queries, keys, values, log_keep, erase, write, memory, matrix)
-    arguments = (*tensors, *made, *strides(*tensors[:6]), heads)
 
-    def constants():
-        return {
+    def way() -> Way:
+        constants = {
             "LOOK": about[:-2],
             "WIDTH": width,
             "FEATURES": features,
@@ -134,11 +133,12 @@ def decode_op(queries, keys, values, log_keep, erase, write, memory, matrix, *ab
             "KEEP": "all" if log_keep is None else "heads" if log_keep.ndim == 3 else "features",
             "LIMIT": about[-2],
         }
+        grid = (rows * heads * -(-page // settings.columns), 1, 1)
+        return Way(grid, (*strides(*tensors[:6]), heads), constants, settings.warps, 1)
 
-    grid = (rows * heads * -(-page // settings.columns), 1, 1)
     compiled = compiled_for((layout_of(tensors), about, settings))
     with torch.cuda.device_of(queries):
-        launch(compiled, "decode", decode_kernel, grid, arguments, constants, settings.warps, 1)
+        launch(compiled, "decode", decode_kernel, (*tensors, *made), way)
     return made
 
 

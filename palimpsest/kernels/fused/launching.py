@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,16 +31,26 @@ def compiled_for(layout: Hashable) -> dict[Hashable, Any]:
     return {}
 
 
+class Way(NamedTuple):
+    """All that is told a kernel beside tensors, and to Triton about it."""
+
+    grid: tuple[int, int, int]
+    numbers: Sequence[int]  # which come after the tensors
+    constants: dict[str, Any]
+    warps: int
+    stages: int
+
+
 def launch(
-    compiled: dict[Hashable, Any], purpose: Hashable, kernel: Any, grid: tuple[int, int, int], arguments: tuple,
-    constants: Callable[[], dict[str, Any]], warps: int, stages: int,
-) -> None:  # fmt: skip
-    """Constants are asked for once: for one purpose, with tensors of one layout, they are always the same."""
+    compiled: dict[Hashable, Any], purpose: Hashable, kernel: Any, arguments: Sequence, way: Callable[[], Way]
+) -> None:
+    """The way is asked for once: for one purpose, with tensors of one layout, it is always the same."""
     if known := compiled.get(purpose):
-        binary, values = known
-        binary[grid](*arguments, *values)
+        run, rest = known
+        run(*arguments, *rest)
         return
-    named = constants()
-    binary = kernel[grid](*arguments, **named, num_warps=warps, num_stages=stages)
+    grid, numbers, constants, warps, stages = way()
+    binary = kernel[grid](*arguments, *numbers, **constants, num_warps=warps, num_stages=stages)
     if binary is not None:  # Triton's interpreter has none
-        compiled[purpose] = binary, [named[name] for name in kernel.arg_names if name in named]
+        named = [constants[name] for name in kernel.arg_names if name in constants]
+        compiled[purpose] = binary[grid], (*numbers, *named)

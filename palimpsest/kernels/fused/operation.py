@@ -1,6 +1,7 @@
 """Kernels as torch operations: compilers know their shapes, autograd their gradients; a plain call goes straight on."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch.autograd.function import once_differentiable
 LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 DEVICES = ("CPU", "CUDA")
 
-Made = Sequence[Tensor]
+Made = Sequence[Any]  # tensors, and None for whatever there is none of
 
 
 def watched() -> bool:
@@ -24,7 +25,8 @@ class Operation:
     shapes(*inputs)                   makes the same, not filled
     backward(grads, kept, *inputs)    makes the gradients of the first `learned` inputs, of those that are there
 
-    grads are of the results, None where nobody asks; kept is what forward made from `kept_from` on.
+    grads are of the results, None where nobody asks; kept is what forward made from `kept_from` on. Whatever there is
+    none of this time is None, but for torch, whose lists have tensors only.
     """
 
     def __init__(
@@ -47,11 +49,14 @@ class Operation:
         self.learned, self.results, self.kept_from = learned, results, kept_from
         self.direct, registered = functions_of(self)
         for device in DEVICES:
-            LIBRARY.impl(name, lambda *given: list(forward(*given)), device)
-            LIBRARY.impl(f"{name}_backward", lambda *given: list(backward(*given)), device)
+            LIBRARY.impl(name, lambda *given: filled(forward(*given)), device)
+            LIBRARY.impl(f"{name}_backward", self.backward_of_filled, device)
         LIBRARY.impl(name, lambda *given: list(registered.apply(*given)), "Autograd")
-        torch.library.register_fake(f"palimpsest::{name}", lambda *given: list(shapes(*given)), lib=LIBRARY)
+        torch.library.register_fake(f"palimpsest::{name}", lambda *given: filled(shapes(*given)), lib=LIBRARY)
         torch.library.register_fake(f"palimpsest::{name}_backward", self.shapes_back, lib=LIBRARY)
+
+    def backward_of_filled(self, grads, kept, *inputs) -> list[Tensor]:
+        return list(self.backward(grads, [x if x.numel() else None for x in kept], *inputs))
 
     def shapes_back(self, grads, kept, *inputs) -> list[Tensor]:
         return [x.new_empty(x.shape) for x in inputs[: self.learned] if x is not None]
@@ -71,6 +76,11 @@ class Operation:
             return (None,) * self.learned + others
         found = iter(backward(list(grads), list(kept), *inputs, *ctx.numbers))
         return (*(None if x is None else next(found) for x in inputs[: self.learned]), *others)
+
+
+def filled(made: Made) -> list[Tensor]:
+    """With something of no numbers in place of None."""
+    return [made[0].new_empty(0) if x is None else x for x in made]
 
 
 def functions_of(operation: Operation) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:

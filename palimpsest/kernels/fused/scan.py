@@ -15,7 +15,7 @@ from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from .decode import decode, short
 from .features import holding
-from .launching import compiled_for, launch, layout_of, processors_of, strides
+from .launching import Way, compiled_for, launch, layout_of, processors_of, strides
 from .operation import Operation
 
 MOST = 256  # features, values
@@ -118,6 +118,11 @@ class Problem(NamedTuple):
         return -(-self.shape.length // self.settings.chunk)
 
     @property
+    def parted(self) -> tuple[int, int, int]:
+        """Chunks, the parts they are in, and how many are in one."""
+        return self.chunks, self.settings.parts, -(-self.chunks // self.settings.parts)
+
+    @property
     def levels(self) -> int:
         """How often a chunk can be halved."""
         return self.settings.chunk.bit_length() - 1
@@ -162,10 +167,10 @@ class Results(NamedTuple):
     ready: Ready
     effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does to one it is given
 
-    def listed(self) -> list[Tensor]:
-        """As an operation hands them on: without what only backward needs, or with nothing in place of None."""
+    def listed(self) -> list[Tensor | None]:
+        """As an operation hands them on: without what only backward needs, if nothing is saved for it."""
         rest = () if self.saved is None else (*self.saved, *self.ready, self.effects)
-        return [self.reads, self.last, *(self.reads.new_empty(0) if x is None else x for x in (self.mass, *rest))]
+        return [self.reads, self.last, self.mass, *rest]
 
 
 def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> Results:
@@ -198,74 +203,55 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
     queries, keys, _, log_keep, erase, _, matrix = tensors
     if ready.seen is None:
         return
-    arguments = (
-        queries, keys, log_keep, erase, matrix, *ready,
-        *strides(queries, keys, log_keep, erase),
-        p.shape.length, p.shape.heads, p.chunks,
-    )  # fmt: skip
 
-    def constants():
-        what = {"LEVELS": p.levels, "ERASE": erase is not None, "EXACT": p.precision.exact}
-        return p.common(without="ROUGH") | what
+    def way() -> Way:
+        numbers = (*strides(queries, keys, log_keep, erase), p.shape.length, p.shape.heads, p.chunks)
+        constants = {"LEVELS": p.levels, "ERASE": erase is not None, "EXACT": p.precision.exact}
+        grid = (p.lines * p.chunks, 1, 1)
+        return Way(grid, numbers, p.common(without="ROUGH") | constants, p.settings.prepare_warps, p.settings.stages)
 
-    grid = (p.lines * p.chunks, 1, 1)
-    warps, stages = p.settings.prepare_warps, p.settings.stages
-    launch(p.compiled, "prepare", kernels.prepare_kernel, grid, arguments, constants, warps, stages)
+    launch(p.compiled, "prepare", kernels.prepare_kernel, (queries, keys, log_keep, erase, matrix, *ready), way)
 
 
 def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None) -> None:
     queries, keys, values, _, erase, write, matrix = tensors
-    columns = p.settings.columns
-    slices = -(-p.shape.page // columns)
-    if reads is None:
-        slices += -(-p.shape.features // columns)
+    there = {"STARTED": start is not None, "READS": reads is not None, "SAVES": saved is not None}
+
+    def way() -> Way:
+        columns = p.settings.columns
+        slices = -(-p.shape.page // columns) + (0 if there["READS"] else -(-p.shape.features // columns))
+        numbers = (*strides(queries, keys, values, erase, write), p.shape.length, p.shape.heads, *p.parted)
+        constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
+        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
+        grid = (p.lines * p.settings.parts * slices, 1, 1)
+        return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
+
     arguments = (
         queries, keys, values, erase, write, matrix, ready.solved, ready.seen, *ready[3:],
         start, reads, mass, *(saved or Saved()), last,
-        *strides(queries, keys, values, erase, write),
-        p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
-    what = {
-        "ERASE": erase is not None,
-        "WRITE": write is not None,
-        "STARTED": start is not None,
-        "READS": reads is not None,
-        "READY": ready.seen is not None,
-        "SAVES": saved is not None,
-    }
-
-    def constants():
-        return p.common() | {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns} | what
-
-    grid = (p.lines * p.settings.parts * slices, 1, 1)
-    purpose = ("carry", *what.values())
-    launch(
-        p.compiled, purpose, kernels.carry_kernel, grid, arguments, constants, p.settings.carry_warps, p.settings.stages
-    )
+    launch(p.compiled, ("carry", *there.values()), kernels.carry_kernel, arguments, way)
 
 
 def carry_back(
     p: Problem, tensors, ready: Ready, of_reads, of_mass, of_last, of_start, of_fresh=None, of_pages=None
 ) -> None:
     queries, keys, _, _, erase, _, matrix = tensors
-    columns = p.settings.columns
+    there = {"ENDED": of_last is not None, "SAVES": of_pages is not None}
+
+    def way() -> Way:
+        columns = p.settings.columns
+        numbers = (*strides(queries, keys, erase, of_reads), p.shape.length, p.shape.heads, *p.parted)
+        constants = {"ERASE": erase is not None, "VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
+        grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
+        constants = p.common(without="ROUGH") | constants | there
+        return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
+
     arguments = (
         queries, keys, erase, matrix, ready.solved, ready.seen, *ready[3:],
         of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
-        *strides(queries, keys, erase, of_reads),
-        p.shape.length, p.shape.heads, p.chunks, p.settings.parts, -(-p.chunks // p.settings.parts),
     )  # fmt: skip
-    what = {"ERASE": erase is not None, "ENDED": of_last is not None, "SAVES": of_pages is not None}
-
-    def constants():
-        return p.common(without="ROUGH") | {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns} | what
-
-    grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
-    purpose = ("back", *what.values())
-    launch(
-        p.compiled, purpose, kernels.carry_back_kernel, grid, arguments, constants,
-        p.settings.back_warps, p.settings.stages,
-    )  # fmt: skip
+    launch(p.compiled, ("back", *there.values()), kernels.carry_back_kernel, arguments, way)
 
 
 def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass, of_fresh, of_pages):
@@ -275,24 +261,21 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     of_values = values.new_empty(rows, length, heads, count)
     of_log_keep, of_erase = (None if x is None else x.new_empty(x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(write.shape)
+
+    def way() -> Way:
+        numbers = (*strides(queries, keys, values, log_keep, erase, write, of_reads), length, heads, p.chunks)
+        sizes = {"WIDE": holding(width), "VALUES": count, "PAGE": p.shape.page, "COLUMNS": p.settings.gradient_columns}
+        gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
+        constants = p.common() | sizes | gates | {"LEVELS": p.levels, "READY": ready.seen is not None}
+        grid = (p.lines * p.chunks, 1, 1)
+        return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
+
     arguments = (
         queries, keys, values, log_keep, erase, write, matrix, *ready[1:5], *saved,
         of_reads, of_mass, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
-        *strides(queries, keys, values, log_keep, erase, write, of_reads),
-        length, heads, p.chunks,
     )  # fmt: skip
-
-    def constants():
-        sizes = {"WIDE": holding(width), "VALUES": count, "PAGE": p.shape.page, "COLUMNS": p.settings.gradient_columns}
-        gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
-        return p.common() | sizes | gates | {"LEVELS": p.levels, "READY": ready.seen is not None}
-
-    grid = (p.lines * p.chunks, 1, 1)
-    launch(
-        p.compiled, "gradients", kernels.gradients_kernel, grid, arguments, constants,
-        p.settings.gradient_warps, p.settings.gradient_stages,
-    )  # fmt: skip
+    launch(p.compiled, "gradients", kernels.gradients_kernel, arguments, way)
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
 
@@ -328,7 +311,7 @@ def backward(
     p: Problem, tensors, saved: Saved, ready: Ready, effects, of_reads: Tensor, of_mass: Tensor | None, of_last
 ):
     of_pages = torch.empty_like(saved.pages)
-    of_fresh = None if saved.notes is None else torch.empty_like(saved.notes, dtype=saved.pages.dtype)
+    of_fresh = None if saved.notes is None else torch.empty_like(saved.notes, dtype=of_pages.dtype)
     of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     if p.settings.parts > 1:
         carry_back(p, tensors, ready, of_reads, of_mass, None, of_starts)
@@ -367,7 +350,7 @@ def problem(
     return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], compiled)
 
 
-def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
+def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor | None]:
     """Reads, the last page, what was read of the sum of keys and, if asked to, all that backward needs."""
     *look, saves = about
     layout = layout_of((queries, keys, values, log_keep, erase, write, memory, matrix))
@@ -388,7 +371,7 @@ def scan_back_op(grads, kept, queries, keys, values, log_keep, erase, write, mem
     given = (queries, keys, values, log_keep, erase, write, matrix, of_reads, of_last, of_mass)
     p = problem(layout_of(given), queries, values, log_keep, erase, matrix, *look)
     tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
-    *rest, effects = (x if x.numel() else None for x in kept)
+    *rest, effects = kept
     of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
     with torch.cuda.device_of(queries):
         saved, ready = Saved(*rest[: len(Saved._fields)]), Ready(*rest[len(Saved._fields) :])
@@ -397,7 +380,7 @@ def scan_back_op(grads, kept, queries, keys, values, log_keep, erase, write, mem
     return found if memory is None else [*found, of_memory.view(memory.shape)]
 
 
-def shapes(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
+def shapes(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor | None]:
     *look, saves = about
     return room_for(problem(None, queries, values, log_keep, erase, matrix, *look), values, erase, saves).listed()
 
@@ -407,10 +390,11 @@ memory_scan = Operation("memory_scan", INPUTS, scan_op, scan_back_op, shapes, le
 
 def scan(
     queries, keys, values, gates, memory: Tensor | None, look: Look | None = None, counts: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """As the plain forms, but for raw queries and keys where a look says what becomes of them; no memory is a bare one.
 
-    Where keys are counted, the last column of the memory is their sum, and the last result what queries read of it.
+    Where keys are counted, the last column of the memory is their sum, and the last result what queries read of it;
+    elsewhere that means nothing.
     """
     log_keep, erase, write, limit = gates
     shared = erase is not None and erase is write
