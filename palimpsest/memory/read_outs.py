@@ -17,6 +17,13 @@ class ReadOut(Spec):
         raise NotImplementedError
 
 
+class ReadsNorm(nn.RMSNorm):
+    """torch's own, with its scale in the type of the reads: for two types torch has no kernel, and says so aloud."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 @dataclass(frozen=True)
 class Plain(ReadOut):
     """The reads themselves."""
@@ -72,7 +79,7 @@ class UngatedNormReads(nn.Module):
     def __init__(self, spec: UngatedNorm, head_width: int):
         super().__init__()
         self.spec = spec
-        self.norm = nn.RMSNorm(head_width, eps=spec.epsilon)
+        self.norm = ReadsNorm(head_width, eps=spec.epsilon)
 
     def forward(self, reads: Tensor, x: Tensor, mass: Tensor | None = None) -> Tensor:
         return self.norm(reads * self.spec.scale)
@@ -93,7 +100,7 @@ class GatedNormReads(nn.Module):
     def __init__(self, spec: GatedNorm, width: int, heads: int, head_width: int):
         super().__init__()
         self.spec = spec
-        self.norm = nn.RMSNorm(head_width, eps=spec.epsilon)
+        self.norm = ReadsNorm(head_width, eps=spec.epsilon)
         self.gate = nn.Linear(width, heads * head_width, bias=False)
 
     def forward(self, reads: Tensor, x: Tensor, mass: Tensor | None = None) -> Tensor:
@@ -117,7 +124,7 @@ class SigmoidGatedNormReads(nn.Module):
     def __init__(self, spec: SigmoidGatedNorm, width: int, heads: int, head_width: int):
         super().__init__()
         self.spec = spec
-        self.norm = nn.RMSNorm(head_width, eps=spec.epsilon)
+        self.norm = ReadsNorm(head_width, eps=spec.epsilon)
         self.narrow = nn.Linear(width, spec.rank or head_width, bias=False)
         self.gate = nn.Linear(self.narrow.out_features, heads * head_width)
 

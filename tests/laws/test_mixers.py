@@ -29,7 +29,7 @@ from palimpsest.legacy.transformer_xl import AbsoluteAttention
 from palimpsest.memory.convolutions import Convolution, ShortConvolution
 from palimpsest.memory.feature_maps import DPFP, FeatureMap, StabilisedFavor
 from palimpsest.memory.key_scales import KeyScale, SumToOne, UnitNorm, Unscaled
-from palimpsest.memory.read_outs import GatedNorm, Normalised, Plain, ReadOut
+from palimpsest.memory.read_outs import GatedNorm, Normalised, Plain, ReadOut, ReadsNorm
 from palimpsest.memory.update_rules import (
     Delta,
     DeltaProduct,
@@ -328,3 +328,15 @@ def test_how_long_queries_and_keys_are_does_not_matter_where_they_are_scaled(mix
 def test_a_scale_that_divides_by_a_sum_is_not_for_attention():
     with pytest.raises(UserError, match="UnitNorm"):
         SoftmaxAttention(key_scale=SumToOne())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_reads_of_half_precision_are_normed_as_such_by_finer_scales(dtype):
+    norm, reads = ReadsNorm(8, eps=1e-5), torch.randn(2, 5, 3, 8).to(dtype)
+    torch.nn.init.uniform_(norm.weight, 0.5, 2.0)
+    normed = norm(reads)
+    assert normed.dtype == dtype
+    close(normed, norm(reads.to(norm.weight)), 2 * torch.finfo(dtype).eps)
+    normed.sum().backward()
+    assert norm.weight.grad is not None
+    assert norm.weight.grad.dtype == norm.weight.dtype
