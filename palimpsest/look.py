@@ -7,6 +7,8 @@ from torch import Tensor
 
 MAPS = ("Identity", "Silu", "EluPlusOne", "DPFP", "Favor")
 SCALES = ("Unscaled", "SumToOne", "UnitNorm")
+PRODUCTS = ("DPFP", "Favor")  # maps that are products with a matrix of width × features
+ROOM = 2**13  # numbers of that matrix which a kernel can hold
 
 
 class Look(NamedTuple):
@@ -21,9 +23,10 @@ class Look(NamedTuple):
     epsilon: float = 0.0  # Favor's
     factor: float = 1.0  # Favor's, of its input
 
-    @property
-    def on_chip(self) -> bool:
-        return self.map in MAPS and self.scale in SCALES
+    def on_chip(self, width: int) -> bool:
+        """Whether a kernel can make features of so many numbers by itself."""
+        fits = self.map not in PRODUCTS or width * self.features(width) <= ROOM
+        return self.map in MAPS and self.scale in SCALES and fits
 
     def features(self, width: int) -> int:
         """How many numbers a kernel makes of so many."""

@@ -99,7 +99,7 @@ def scanned(
         raise BackendRefused(f"a chunk size means something to the chunked backend only, not to {backend!r}")
     if chunk is not None and chunk < 1:
         raise BackendRefused(f"a chunk holds at least one token; found a size of {chunk}")
-    if look is not None and not look.on_chip:
+    if look is not None and not look.on_chip(queries.shape[-1]):
         queries, keys, look = look.of(queries), look.of(keys), None
     if backend is None:
         backend = choose_backend(queries, keys, values, gates, memory, look)

@@ -143,6 +143,14 @@ def test_the_settings_do_not_matter():
     all_close(case.fused(inputs), case.defined(inputs), TOLERANCE)
 
 
+def test_wide_heads_of_float32_are_refused_where_they_do_not_fit(monkeypatch):
+    queries = torch.zeros(1, 2, 1, 256)
+    assert attention.refusal(queries, queries) is None
+    monkeypatch.setattr(attention, "room_of", lambda device: 101_376)
+    assert "at most 128 here" in attention.refusal(queries, queries)
+    assert attention.refusal(queries.half(), queries.half()) is None
+
+
 def test_a_kernel_that_is_known_is_launched_with_the_same_arguments(monkeypatch):
     case = Case(9, 20, words="place bias", spans=(3.0, 30.0), vectors=2, empty="rows")
     compiled = as_compiled(monkeypatch, attention, kernels)
@@ -267,7 +275,7 @@ def test_under_autocast_products_are_halves():
 def test_what_cannot_be_done_is_said_in_words():
     queries, wide = torch.zeros(1, 2, 1, 8, device=DEVICE), torch.zeros(1, 2, 1, 300, device=DEVICE)
     assert attention.refusal(queries, queries) is None
-    with pytest.raises(BackendRefused, match="at most 256; found 8 and 300"):
+    with pytest.raises(BackendRefused, match="at most 256 here; found 8 and 300"):
         relative_attention(queries, queries, wide, backend="fused")
     with pytest.raises(BackendRefused, match="found float64"):
         relative_attention(*[queries.double()] * 3, backend="fused")

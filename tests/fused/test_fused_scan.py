@@ -201,6 +201,22 @@ def test_features_are_made_on_chip_as_they_are_beside_it(map, scale):
     all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=moved), expected, 5e-6)
 
 
+def test_features_that_are_products_too_large_for_a_kernel_are_made_beside_it():
+    made, map = [], DPFP(2)
+    look = Look(lambda x: made.append(x.shape) or map.map(x), map="DPFP", nu=2)
+    for width in (32, 64):
+        inputs = drawn(features=4 * width, width=8) | {"queries": torch.randn(1, 20, 2, width).double()}
+        inputs["keys"] = torch.randn(1, 20, 2, width).double() / width
+        found, expected = (
+            outcome(inputs, backend, dtype, look=look, asked=["reads"])
+            for backend, dtype in (("fused", torch.float32), ("reference", torch.float64))
+        )
+        close(found["reads"].double().cpu(), expected["reads"], 1e-4)
+        assert look.on_chip(width) == (width == 32)
+        assert len(made) == (2 if look.on_chip(width) else 4)
+        made.clear()
+
+
 @pytest.mark.parametrize("map", (EluPlusOne(), Favor(directions=10)), ids=lambda part: type(part).__name__)
 def test_features_that_are_counted_are_made_on_chip(map):
     inputs, look = drawn("all", False, False, features=8, counted=True), look_of(map, Unscaled(), 8)

@@ -14,7 +14,7 @@ from ...relative import Relative
 from ..trust import INTERPRETED
 from . import attention_kernels as kernels
 from .features import holding
-from .launching import Way, compiled_for, launch, layout_of
+from .launching import AMPLE, Way, compiled_for, launch, layout_of, product_dtype, room_of
 from .operation import Operation
 
 WIDEST = 256  # of a head's keys and values
@@ -41,8 +41,11 @@ class Settings(NamedTuple):
         return cls(Launch(*numbers[:3]), Launch(*numbers[3:6]), Launch(*numbers[6:9]), numbers[9])
 
 
-def settings_for(width: int, dtype: torch.dtype, spans: bool) -> Settings:
-    """For heads whose keys or values, whichever are wider, have this width, with spans of their own or not."""
+def settings_for(width: int, dtype: torch.dtype, spans: bool, room: int = AMPLE) -> Settings:
+    """For heads whose keys or values, whichever are wider, have this width, with spans of their own or not.
+
+    A program has so many bytes of shared memory.
+    """
     if dtype == torch.float32:
         launch = Launch(32 if width <= 64 else 16, 8, 1)
         return Settings(launch, launch, launch, programs=264)
@@ -51,7 +54,7 @@ def settings_for(width: int, dtype: torch.dtype, spans: bool) -> Settings:
     if width <= 128:
         launch = Launch(32, 4, 2)
         return Settings(Launch(64, 4, 2), launch, launch, programs=528)
-    launch = Launch(32, 8, 2)
+    launch = Launch(32, 8, 2) if room >= AMPLE else Launch(16, 8, 1)
     return Settings(launch, launch, launch, programs=264)
 
 
@@ -62,8 +65,9 @@ def refusal(queries: Tensor, values: Tensor) -> str | None:
     if queries.dtype not in DTYPES:
         found = str(queries.dtype).removeprefix("torch.")
         return f"the fused backend knows queries of float32, bfloat16 or float16; found {found}"
-    if max(queries.shape[-1], values.shape[-1]) > WIDEST:
-        return f"the fused backend has heads of at most {WIDEST}; found {queries.shape[-1]} and {values.shape[-1]}"
+    widest = WIDEST if room_of(queries.device) >= AMPLE or product_dtype(queries) != torch.float32 else WIDEST // 2
+    if max(queries.shape[-1], values.shape[-1]) > widest:
+        return f"the fused backend has heads of at most {widest} here; found {queries.shape[-1]} and {values.shape[-1]}"
     return None
 
 
@@ -79,12 +83,12 @@ def attend(
     dropout: float,
     settings: Settings | None = None,
 ) -> Tensor:
-    device = queries.device
-    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else queries.dtype
+    device, dtype = queries.device, product_dtype(queries)
     places, table, bias = (None, None, None) if relative is None else relative
     vectors = (None, None) if persistent is None else persistent
     if settings is None:
-        settings = settings_for(max(queries.shape[-1], values.shape[-1]), dtype, mask is not None)
+        width = max(queries.shape[-1], values.shape[-1])
+        settings = settings_for(width, dtype, mask is not None, room_of(device))
     return relative_attention(
         *(None if x is None else multiplied(x, dtype) for x in (queries, keys, values, places, table)),
         *(None if x is None else x.float() for x in (bias, mask)),

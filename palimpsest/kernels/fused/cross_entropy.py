@@ -13,7 +13,7 @@ from torch import Tensor
 from ..trust import INTERPRETED
 from . import cross_entropy_kernels as kernels
 from .features import holding
-from .launching import Way, compiled_for, launch, layout_of
+from .launching import AMPLE, Way, compiled_for, launch, layout_of, product_dtype, room_of
 from .operation import Operation
 
 WIDEST = {torch.bfloat16: 512, torch.float16: 512, torch.float32: 256}  # hidden states, by the type of the products
@@ -40,7 +40,8 @@ class Settings(NamedTuple):
         return cls(Launch(*numbers[:4]), Launch(*numbers[4:8]), Launch(*numbers[8:12]), numbers[12])
 
 
-def settings_for(width: int, dtype: torch.dtype) -> Settings:
+def settings_for(width: int, dtype: torch.dtype, room: int = AMPLE) -> Settings:
+    """For hidden states of this width, where a program has so many bytes of shared memory."""
     if dtype == torch.float32:  # tiles under 64 rows: products of three TF32 products are not for warp groups
         if width <= 128:
             return Settings(Launch(32, 64, 8, 1), Launch(32, 64, 8, 1), Launch(64, 32, 8, 1), programs=1056)
@@ -48,13 +49,11 @@ def settings_for(width: int, dtype: torch.dtype) -> Settings:
     if width <= 128:
         return Settings(Launch(64, 128, 4, 3), Launch(64, 128, 4, 2), Launch(32, 128, 4, 2), programs=1056)
     if width <= 256:
-        return Settings(Launch(128, 64, 8, 3), Launch(64, 64, 8, 2), Launch(64, 64, 8, 2), programs=1056)
+        forward = Launch(128, 64, 8, 3) if room >= AMPLE else Launch(64, 64, 8, 2)
+        return Settings(forward, Launch(64, 64, 8, 2), Launch(64, 64, 8, 2), programs=1056)
+    if room < AMPLE:
+        return Settings(Launch(64, 32, 8, 1), Launch(32, 32, 4, 2), Launch(32, 32, 8, 2), programs=1056)
     return Settings(Launch(64, 64, 8, 2), Launch(64, 32, 8, 2), Launch(32, 64, 8, 2), programs=1056)
-
-
-def product_dtype(hidden: Tensor) -> torch.dtype:
-    kind = hidden.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
 def refusal(hidden: Tensor, weight: Tensor) -> str | None:
@@ -86,7 +85,8 @@ def nats_of(
     dtype, order, count = product_dtype(hidden), None, None
     if counted is not None:
         order, count = counted.byte().argsort(descending=True, stable=True), counted.sum()
-    settings = settings_for(hidden.shape[1], dtype) if settings is None else settings
+    if settings is None:
+        settings = settings_for(hidden.shape[1], dtype, room_of(hidden.device))
     given = (hidden, weight, bias, targets, order, count)
     return linear_cross_entropy(*given, z_loss, smoothing, dtype, settings.numbers())[0]
 

@@ -20,9 +20,28 @@ def strides(*tensors: Tensor | None) -> list[int]:
     return [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
 
 
-@lru_cache
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Of products with it."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+AMPLE = 2**17  # bytes of shared memory, as a program has them on GPUs for data centres, but not for games
+
+
+@torch.compiler.assume_constant_result  # compilers need not look
+def room_of(device: torch.device) -> int:
+    """Bytes of shared memory that a program may have."""
+    return AMPLE if device.type != "cuda" else properties_of(device).shared_memory_per_block_optin
+
+
 def processors_of(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    return 1 if device.type != "cuda" else properties_of(device).multi_processor_count
+
+
+@lru_cache
+def properties_of(device: torch.device) -> Any:
+    return torch.cuda.get_device_properties(device)
 
 
 @lru_cache(maxsize=1024)  # a cache that grows has another layout for each token

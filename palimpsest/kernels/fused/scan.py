@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from ...gates import Gates
-from ...look import Look
+from ...look import PRODUCTS, Look
 from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from .decode import decode, short
@@ -55,27 +55,32 @@ PRECISIONS = {
 
 @lru_cache(maxsize=1024)
 def settings_for(
-    lines: int, length: int, features: int, values: int, keep: str, dtype: torch.dtype, processors: int
+    lines: int, length: int, features: int, values: int, keep: str, map: str, dtype: torch.dtype, processors: int
 ) -> Settings:
     """Found by trying on an H200; elsewhere they are as right, if not as fast."""
     if dtype != torch.bfloat16:  # whose products are long enough as they are
         return Settings(16, 16, 16, 4, prepare_warps=4, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
         return Settings(16, 16, 16, 1, carry_warps=1, back_warps=1)
-    small, size = max(features, values) <= 64, holding(values)
-    chunk = 16 if keep == "features" and features > 128 else 32
+    small, wide, size = max(features, values) <= 64, features > 128, holding(values)
+    made = map in PRODUCTS and features >= 128  # what makes features leaves little room for them
+    chunk = 16 if made or (keep == "features" and wide) else 32
     columns = min(size, chunk)
     programs = lines * triton.cdiv(values, columns)
     # what a part does to a page is as much work again, so that parts pay only where processors would be idle
     parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
+    if made:
+        warps = 8 if wide else 4
+        return Settings(chunk, columns, min(size, 32), 8, 4, warps, warps, stages=1, parts=parts)
     prepare_warps = 1 if keep == "all" and features < 128 else 2
     if keep == "features":  # what is kept of them fills registers and shared memory
         cut = min(size, 64), 4 if small or size == 16 else 8
         return Settings(chunk, columns, *cut, prepare_warps, stages=2, parts=parts)
+    thin = size == 16 and features < 128
     if keep == "heads":
-        cut = min(size, 64 if small else 32), 2 if size == 16 else 4 if features <= 128 else 8
+        cut = min(size, 64 if small else 32), 8 if wide else 2 if thin else 4
     else:
-        cut = min(size, 32 if small else 64), 2 if small or size == 16 else 4
+        cut = min(size, 32 if small or wide else 64), 8 if wide else 2 if small or thin else 4
     warps = 2 if small and lines >= processors else 4  # where processors have several programs to choose from
     return Settings(chunk, columns, *cut, prepare_warps, warps, warps, parts=parts)
 
@@ -341,6 +346,7 @@ def problem(
         shape.features,
         shape.values,
         keep,
+        map,
         queries.dtype,
         processors_of(queries.device),
     )
