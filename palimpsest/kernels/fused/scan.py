@@ -15,7 +15,7 @@ from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from .decode import decode, short
 from .features import holding
-from .launching import Way, compiled_for, launch, layout_of, processors_of, strides
+from .launching import AMPLE, Way, compiled_for, launch, layout_of, processors_of, room_of, strides
 from .operation import Operation
 
 MOST = 256  # features, values
@@ -55,9 +55,20 @@ PRECISIONS = {
 
 @lru_cache(maxsize=1024)
 def settings_for(
-    lines: int, length: int, features: int, values: int, keep: str, map: str, dtype: torch.dtype, processors: int
+    lines: int,
+    length: int,
+    features: int,
+    values: int,
+    keep: str,
+    map: str,
+    dtype: torch.dtype,
+    processors: int,
+    room: int,
 ) -> Settings:
-    """Found by trying on an H200; elsewhere they are as right, if not as fast."""
+    """Found by trying on an H200; elsewhere they are as right, if not as fast.
+
+    There are so many processors, on which a program has so many bytes of shared memory.
+    """
     if dtype != torch.bfloat16:  # whose products are long enough as they are
         return Settings(16, 16, 16, 4, prepare_warps=4, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
@@ -82,7 +93,8 @@ def settings_for(
     else:
         cut = min(size, 32 if small or wide else 64), 8 if wide else 2 if small or thin else 4
     warps = 2 if small and lines >= processors else 4  # where processors have several programs to choose from
-    return Settings(chunk, columns, *cut, prepare_warps, warps, warps, parts=parts)
+    stages = 3 if room >= AMPLE or not wide else 2
+    return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages, parts=parts)
 
 
 class Shape(NamedTuple):
@@ -349,6 +361,7 @@ def problem(
         map,
         queries.dtype,
         processors_of(queries.device),
+        room_of(queries.device),
     )
     if counts and erase is not None:  # what a part does to a page that is erased it does not do to the sum of its keys
         settings = replace(settings, parts=1)

@@ -1,0 +1,103 @@
+"""What compiled kernels need of a GPU that is not here: `compile_for.py CAPABILITY ROOM FAMILY CASE` tells it as JSON.
+
+All is done that is done before a launch; what would be launched is compiled for such a GPU, and nothing runs.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+
+from palimpsest.gates import Gates
+from palimpsest.kernels.fused import attention, cross_entropy, scan
+from palimpsest.look import Look
+from palimpsest.relative import Relative
+
+ROWS, LENGTH, HEADS = 40, 64, 4
+PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+
+
+class Elsewhere:
+    """As much of a driver as compiling asks for."""
+
+    def __init__(self, capability: int):
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def needs_of(kernel: Any, arguments, way) -> dict[str, Any]:
+    grid, numbers, constants, warps, stages = way()
+    options = constants | {"num_warps": warps, "num_stages": stages}
+    binary = kernel.run(*arguments, *numbers, grid=grid, warmup=True, **options)
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as written:
+        written.write(binary.asm["ptx"])
+        written.flush()
+        (target,) = re.findall(r"\.target (\w+)", binary.asm["ptx"])
+        command = [PTXAS, "-v", f"-arch={target}", written.name, "-o", "/dev/null"]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    (spilled,) = re.findall(r"(\d+) bytes spill stores", told)
+    return {"kernel": kernel.__name__, "shared": binary.metadata.shared, "spilled": int(spilled)}
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, requires_grad=True)
+
+
+def scanned(map: str, scale: str, keep: str, width: int, nu: int, features: int, values: int) -> Tensor:
+    tokens, matrix = (ROWS, LENGTH, HEADS), None
+    if map == "Favor":
+        matrix = torch.zeros(width, features // 2)
+    log_keep = None if keep == "all" else draw(*tokens, *([features] if keep == "features" else []))
+    gates = Gates(log_keep, draw(*tokens), draw(*tokens), 1.0)
+    memory = draw(ROWS, HEADS, features, values, dtype=torch.float32)
+    look = Look(matrix=matrix, map=map, scale=scale, nu=nu)
+    return scan.scan(draw(*tokens, width), draw(*tokens, width), draw(*tokens, values), gates, memory, look)[0]
+
+
+def attended(width: int) -> Tensor:
+    tokens, vectors = (ROWS, LENGTH, HEADS, width), (HEADS, 16, width)
+    queries, keys, values, places = (draw(*tokens) for _ in range(4))
+    relative = Relative(places, draw(LENGTH, HEADS, width), draw(LENGTH, HEADS))
+    persistent = draw(*vectors), draw(*vectors)
+    return attention.attend(queries, keys, values, LENGTH, relative, draw(HEADS, LENGTH), persistent, None, 0.1)
+
+
+def scored(width: int) -> Tensor:
+    targets = torch.zeros(ROWS, dtype=torch.int64)
+    return cross_entropy.nats_of(draw(ROWS, width), draw(1000, width), draw(1000), targets, None, 1e-4, 0.1)
+
+
+FAMILIES = {"scan": (scan, scanned), "attention": (attention, attended), "head": (cross_entropy, scored)}
+
+
+def main(capability: str, room: str, family: str, case: str) -> None:
+    triton.runtime.driver.set_active(Elsewhere(int(capability)))  # pyright: ignore[reportArgumentType]
+    module, call = FAMILIES[family]
+    found = {}
+
+    def launch(compiled, purpose, kernel, arguments, way) -> None:
+        found[purpose] = needs_of(kernel, arguments, way)
+
+    module.launch, module.room_of = launch, lambda device: int(room)
+    call(*json.loads(case)).sum().backward()
+    print(json.dumps([*found.values()]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
