@@ -9,6 +9,7 @@ from toys import metrics, quiet, toy
 from palimpsest.cli.recipes import find_recipe, names
 from palimpsest.experiment import Translator, load, train
 from palimpsest.kernels import BACKENDS, Gates, counted_scan, memory_scan
+from palimpsest.kernels.fused.launching import room_of
 from palimpsest.kernels.self_test import cases, fused_trials
 from palimpsest.look import Look
 from palimpsest.spec import Spec
@@ -21,6 +22,10 @@ def test_a_kernel_passes_the_trial_before_its_first_use(kernel):
     found = [*fused_trials(kernel, torch.device("cuda"))]
     assert found
     assert not [trial.complaint for trial in found if not trial.passed]
+
+
+def test_torch_knows_how_much_shared_memory_there_is():
+    assert 2**15 < room_of(torch.device("cuda")) < 2**20
 
 
 def draw(length, per_feature):
