@@ -70,7 +70,8 @@ def settings_for(
     There are so many processors, on which a program has so many bytes of shared memory.
     """
     if dtype != torch.bfloat16:  # whose products are long enough as they are
-        return Settings(16, 16, 16, 4, prepare_warps=4, stages=1, gradient_stages=1)
+        warps = 8 if features >= 128 else 4
+        return Settings(16, 16, 16, warps, warps, warps, warps, stages=1, gradient_stages=1)
     if max(features, values) <= 16:
         return Settings(16, 16, 16, 1, carry_warps=1, back_warps=1)
     small, wide, size = max(features, values) <= 64, features > 128, holding(values)
