@@ -41,6 +41,7 @@ def examined():
 def brief(monkeypatch):
     """Short texts, and nothing that is optional."""
     monkeypatch.setattr(self_test, "LENGTH", 20)
+    monkeypatch.setattr(self_test, "MANY", 3)
     monkeypatch.setattr(examination, "OPTIONAL", {})
 
 
