@@ -29,7 +29,7 @@ class Whole(Compilation):
     """The model as one graph: the fastest, and the longest to wait for."""
 
     def build(self, model: nn.Module) -> Pass:
-        return prepared(model, compiled(stateless(model.forward)))
+        return prepared(model, compiled(detaching(model.forward)))
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Blocks(Compilation):
     """A graph for each kind of block, used by all layers: nearly as fast, and soon ready."""
 
     def build(self, model: nn.Module) -> Pass:
-        parts = [(block, compiled(stateless(block.forward))) for block in model.stack()]  # pyright: ignore
+        parts = [(block, compiled(detaching(block.forward))) for block in model.stack()]  # pyright: ignore
         parts.append((model.head, compiled(model.head.forward)))  # pyright: ignore
 
         def run(batch: Batch, state: State) -> tuple[torch.Tensor, State]:
@@ -52,14 +52,14 @@ class Blocks(Compilation):
         return prepared(model, run)
 
 
-def stateless(run: Pass) -> Pass:
-    """Without gradients of the state afterwards: a step sends none back, and a compiler would make them of noughts."""
+def detaching(run: Pass) -> Pass:
+    """The same pass, its state detached: a step sends no gradients back through it, which compilers make of noughts."""
 
-    def without(*given: Any) -> tuple[torch.Tensor, State]:
+    def detached(*given: Any) -> tuple[torch.Tensor, State]:
         found, state = run(*given)
         return found, detach(state)
 
-    return without
+    return detached
 
 
 def compiled(function: Callable) -> Callable:
