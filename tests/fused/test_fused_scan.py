@@ -191,13 +191,22 @@ def look_of(map, scale, width: int) -> Look:
     )
 
 
-@pytest.mark.parametrize("map, scale", LOOKS, ids=lambda part: type(part).__name__)
-def test_features_are_made_on_chip_as_they_are_beside_it(map, scale):
-    inputs, look = drawn("heads", features=8), look_of(map, scale, 8)
-    inputs["memory"] = torch.randn(1, 2, map.features(8), 10, dtype=torch.float64)
+def all_near_on_chip(map, scale, width: int) -> None:
+    inputs, look = drawn("heads", features=width), look_of(map, scale, width)
+    inputs["memory"] = torch.randn(1, 2, map.features(width), 10, dtype=torch.float64)
     expected = outcome(inputs, "chunked", torch.float64, look=look)
     moved = look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
     all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=moved), expected, 5e-6)
+
+
+@pytest.mark.parametrize("map, scale", LOOKS, ids=lambda part: type(part).__name__)
+def test_features_are_made_on_chip_as_they_are_beside_it(map, scale):
+    all_near_on_chip(map, scale, 8)
+
+
+@pytest.mark.parametrize("map, width", ((DPFP(nu=3), 32), (Favor(directions=64), 16)), ids=("DPFP", "Favor"))
+def test_many_features_that_are_made_on_chip_are_multiplied_in_shares(map, width):
+    all_near_on_chip(map, SumToOne(), width)
 
 
 def test_features_that_are_products_too_large_for_a_kernel_are_made_beside_it():

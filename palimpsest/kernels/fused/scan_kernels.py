@@ -33,6 +33,7 @@ from .products import product
 LITTLE = tl.constexpr(1 / 64)
 QUERIES, KEYS, KEYS_LEFT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what `prepare` dims by feature
 ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
+SHARE = tl.constexpr(64)  # of many features, those that a warp of `prepare` multiplies
 
 
 @triton.jit
@@ -137,9 +138,26 @@ def dimmed(x, kept, KEEP: tl.constexpr):
 
 @triton.jit
 def seen_of(q, k, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
-    """q_i · k_j for j ≤ i: how much of note j read i sees, where all is kept."""
+    """q_i · k_j for j ≤ i: how much of note j read i sees, where all is kept. Features may come in shares."""
     place = tl.arange(0, CHUNK)
-    return tl.where(place[:, None] >= place[None, :], product(q, tl.trans(k), PRECISION), 0.0)
+    found = product(q, tl.trans(k), PRECISION)
+    if len(found.shape) == 3:
+        found = tl.sum(found, axis=0)
+    return tl.where(place[:, None] >= place[None, :], found, 0.0)
+
+
+@triton.jit
+def in_shares(x, LOOK: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """Many features that were made by products, as [shares, CHUNK, SHARE]; others as they are.
+
+    Triton lays out the warps of products that follow from each other in one way, and for a square one, as that of
+    queries and keys is, it is one below the other: each would make all features of the tokens, more than its registers
+    hold. A product of shares has a layout of its own, and leaves the others theirs.
+    """
+    if (LOOK[0] == "DPFP" or LOOK[0] == "Favor") and FEATURES >= 2 * SHARE:
+        return tl.permute(tl.reshape(x, (CHUNK, SIZE // SHARE, SHARE)), (1, 0, 2))
+    else:
+        return x
 
 
 @triton.jit
@@ -304,6 +322,8 @@ def prepare_kernel(
             store_dimmed(dimmed_out, program * 3 + KEYS_LEFT, k * until, feature, FEATURES, CHUNK, FINE)
             seen, recalled = overlaps_by_feature(seen, recalled, q, k, logs, CHUNK, LEVELS, FINE)
     else:
+        q = in_shares(q, LOOK, FEATURES, SIZE, CHUNK)
+        k = in_shares(k, LOOK, FEATURES, SIZE, CHUNK)
         seen = seen_of(q, k, CHUNK, FINE)
         if ERASE:
             recalled = seen_of(k, k, CHUNK, FINE)
