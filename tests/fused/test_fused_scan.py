@@ -209,6 +209,24 @@ def test_many_features_that_are_made_on_chip_are_multiplied_in_shares(map, width
     all_near_on_chip(map, SumToOne(), width)
 
 
+HALVES = (torch.float16, torch.bfloat16) if DEVICE == "cuda" else (torch.float16,)
+WIDTHS = [(map, scale, 8) for map, scale in LOOKS] + [(DPFP(3), SumToOne(), 32), (Favor(64), SumToOne(), 16)]
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("map, scale, width", WIDTHS, ids=lambda part: str(part).partition("(")[0])
+def test_features_made_on_chip_lose_no_more_than_twice_what_the_plain_form_does(map, scale, width, dtype):
+    exact, look = drawn("heads", features=width), look_of(map, scale, width)
+    exact["memory"] = torch.randn(1, 2, map.features(width), 10, dtype=torch.float64)
+    inputs = {name: None if x is None else x.to(dtype).double() for name, x in exact.items()}
+    truth = outcome(inputs, "chunked", torch.float64, look=look)
+    moved = look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
+    plain, found = (outcome(inputs, backend, dtype, DEVICE, look=moved) for backend in ("chunked", "fused"))
+    for name, x in truth.items():
+        lost, most = ((form[name].to(dtype).double().cpu() - x).norm() / x.norm() for form in (found, plain))
+        assert lost <= 2 * most + 1e-6, f"{name} is off by {lost:.1e}, the plain form by {most:.1e}"
+
+
 def test_features_that_are_products_too_large_for_a_kernel_are_made_beside_it():
     made, map = [], DPFP(2)
     look = Look(lambda x: made.append(x.shape) or map.map(x), map="DPFP", nu=2)
@@ -216,8 +234,8 @@ def test_features_that_are_products_too_large_for_a_kernel_are_made_beside_it():
         inputs = drawn(features=4 * width, width=8) | {"queries": torch.randn(1, 20, 2, width).double()}
         inputs["keys"] = torch.randn(1, 20, 2, width).double() / width
         found, expected = (
-            outcome(inputs, backend, dtype, look=look, asked=["reads"])
-            for backend, dtype in (("fused", torch.float32), ("reference", torch.float64))
+            outcome(inputs, backend, dtype, device, look=look, asked=["reads"])
+            for backend, dtype, device in (("fused", torch.float32, DEVICE), ("reference", torch.float64, "cpu"))
         )
         close(found["reads"].double().cpu(), expected["reads"], 1e-4)
         assert look.on_chip(width) == (width == 32)
