@@ -15,7 +15,7 @@ vectors. A head goes no farther than its share does: tiles beyond that are neith
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
+from .elementary import LOG2E
 
 # ------------------------------------------------------------------------------------------ what all kernels share
 # Tensors come as tuples: a pointer, and the steps from row to row, token to token and head to head.

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from .elementary import exp
 from .products import product
 
 BLOCK = tl.constexpr(16)  # rows that are solved one after the other; blocks of them are merged by products
@@ -49,7 +50,7 @@ def between(logs, documents, CHUNK: tl.constexpr):
     """What is left at token i of what was there at token j ≤ i: [i, j], 0 for the future and for other documents."""
     place = tl.arange(0, CHUNK)
     seen = (place[:, None] >= place[None, :]) & (documents[:, None] == documents[None, :])
-    return tl.exp(tl.where(seen, (logs[:, None] - logs[None, :]).to(tl.float32), float("-inf")))
+    return exp(tl.where(seen, (logs[:, None] - logs[None, :]).to(tl.float32), float("-inf")))
 
 
 @triton.jit
@@ -74,7 +75,7 @@ def across_middle(token, other, level):
 @triton.jit
 def kept_over(which, logs, PRECISION: tl.constexpr):
     """[CHUNK, SIZE]: what is kept over the tokens that `which`, [CHUNK, CHUNK], has in each row; sums by themselves."""
-    return tl.exp(product(which.to(tl.float16), logs, PRECISION))
+    return exp(product(which.to(tl.float16), logs, PRECISION))
 
 
 @triton.jit

@@ -12,7 +12,8 @@ Logits, and logarithms of their sums, are to base two.
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
+from .elementary import LOG2E
+
 LN2 = tl.constexpr(0.6931471805599453)
 SHORTEST = tl.constexpr(4)  # run of token tiles
 

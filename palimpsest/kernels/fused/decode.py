@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .elementary import exp, sigmoid
 from .features import features_of_one, holding
 from .launching import Way, compiled_for, launch, layout_of, processors_of, strides
 from .operation import DEVICES, LIBRARY, watched
@@ -75,9 +76,9 @@ def decode_kernel(
         k = features_of_one(keys, matrix, LOOK, WIDTH, FEATURES, SIZE)
         if KEEP == "features":
             kept = log_keep + row * keep_b + head * keep_h + token * keep_t
-            page *= tl.exp(tl.load(kept + feature, mask=feature < FEATURES, other=0.0).to(tl.float32))[:, None]
+            page *= exp(tl.load(kept + feature, mask=feature < FEATURES, other=0.0).to(tl.float32))[:, None]
         elif KEEP == "heads":
-            page *= tl.exp(tl.load(log_keep + row * keep_b + head * keep_h + token * keep_t).to(tl.float32))
+            page *= exp(tl.load(log_keep + row * keep_b + head * keep_h + token * keep_t).to(tl.float32))
         if write is not None:
             note *= gate_of_one(write + row * write_b + head * write_h + token * write_t, LIMIT)
         if erase is not None:
@@ -103,7 +104,7 @@ def gate_of_one(gate, LIMIT: tl.constexpr):
     """With a limit it comes as a logit."""
     found = tl.load(gate).to(tl.float32)
     if LIMIT > 0:
-        found = LIMIT * tl.sigmoid(found)
+        found = LIMIT * sigmoid(found)
     return found
 
 

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .elementary import sigmoid
 from .pages import CHUNK, activated, activated_back, dense, kept_pages, step, step_back, tile, vector, warps_for
 
 GATES = 3  # input, candidate, output; a tile has room for four
@@ -100,8 +101,8 @@ def forward_kernel(
         tl.store(sides + at_gates, side, mask=in_gates)
         tl.store(errors + at_gates, error, mask=in_gates)
         candidate = activated(of_gate(side, gate, 1), inside, 0.0, SQUASH)
-        state += tl.sigmoid(of_gate(side, gate, 0)) * (candidate - state)
-        total = tl.sigmoid(of_gate(side, gate, 2)) * state + added.to(tl.float32)
+        state += sigmoid(of_gate(side, gate, 0)) * (candidate - state)
+        total = sigmoid(of_gate(side, gate, 2)) * state + added.to(tl.float32)
         tl.store(sums + at, total.to(sums.dtype.element_ty), mask=inside)
         query = activated(total, inside, epsilon, ACTIVATION)
         if ((t + 1) % CHUNK == 0) & (t + 1 < length):
@@ -195,7 +196,7 @@ def backward_kernel(
             page = tl.load(
                 kept + (t // CHUNK * programs + program) * 3 * WIDTH * WIDTH + square, mask=in_square, other=0.0
             )
-        entry, exit = tl.sigmoid(entry), tl.sigmoid(exit)
+        entry, exit = sigmoid(entry), sigmoid(exit)
         candidate = activated(offer, inside, 0.0, SQUASH)
         state = before + entry * (candidate - before)
         total = of_sum.to(tl.float32) + activated_back(of_heard, heard, ACTIVATION)

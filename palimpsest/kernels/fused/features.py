@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from triton import knobs
 
+from .elementary import exp, sigmoid
 from .products import product
 
 INTERPRETED = tl.constexpr(knobs.runtime.interpret)  # which multiplies bfloat16 wrongly
@@ -141,9 +142,9 @@ def loaded(rows, inside, stride, WIDTH: tl.constexpr, WIDE: tl.constexpr):
 @triton.jit
 def pointwise(raw, exist, MAP: tl.constexpr):
     if MAP == "EluPlusOne":
-        return tl.where(exist, tl.where(raw > 0, raw + 1.0, tl.exp(raw)), 0.0)
+        return tl.where(exist, tl.where(raw > 0, raw + 1.0, exp(raw)), 0.0)
     elif MAP == "Silu":
-        return raw * tl.sigmoid(raw)
+        return raw * sigmoid(raw)
     else:
         tl.static_assert(MAP == "Identity", "no such feature map on chip")
         return raw
@@ -152,9 +153,9 @@ def pointwise(raw, exist, MAP: tl.constexpr):
 @triton.jit
 def slope(raw, MAP: tl.constexpr):
     if MAP == "EluPlusOne":
-        return tl.where(raw > 0, 1.0, tl.exp(raw))
+        return tl.where(raw > 0, 1.0, exp(raw))
     elif MAP == "Silu":
-        share = tl.sigmoid(raw)
+        share = sigmoid(raw)
         return share * (1.0 + raw * (1.0 - share))
     else:
         return tl.full(raw.shape, 1.0, tl.float32)
@@ -228,7 +229,7 @@ def exponentials(
     number, feature = tl.arange(0, raw.shape[1])[:, None], tl.arange(0, SIZE)[None, :]
     raw = raw.to(tl.float32) * FACTOR
     projected = product(raw, directions(matrix, number, feature, WIDTH, FEATURES), precision(EXACT))
-    return tl.exp(projected - tl.sum(raw * raw, axis=1)[:, None] / 2) * FEATURES**-0.5
+    return exp(projected - tl.sum(raw * raw, axis=1)[:, None] / 2) * FEATURES**-0.5
 
 
 @triton.jit
@@ -243,7 +244,7 @@ def exponentials_of_one(
         projected += some * directions(matrix, number, feature, WIDTH, FEATURES)
         length += some * some
     exponents = tl.sum(projected, axis=0) - tl.sum(length) / 2
-    return tl.exp(exponents)[None, :] * FEATURES**-0.5
+    return exp(exponents)[None, :] * FEATURES**-0.5
 
 
 @triton.jit

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .elementary import exp, one_by, sigmoid, tanh
+
 CHUNK = 16  # tokens from one page that is kept for backward to the next
 NUMBERS = 2048  # of its tiles that a warp holds in backward, 64 registers a thread
 MOST_WARPS = 8
@@ -99,12 +101,12 @@ def activated(x, inside, epsilon, NAME: tl.constexpr):
     """An activation of kernels/activations.py, by its name; zero beyond the width."""
     if NAME == "Softmax":
         x = tl.where(inside, x, -float("inf"))
-        y = tl.exp(x - tl.max(x, 0))
-        y = y / (tl.sum(y, 0) + epsilon)
+        y = exp(x - tl.max(x, 0))
+        y *= one_by(tl.sum(y, 0) + epsilon)
     elif NAME == "Sigmoid":
-        y = tl.sigmoid(x)
+        y = sigmoid(x)
     elif NAME == "Tanh":
-        y = tangent(x)
+        y = tanh(x)
     else:
         tl.static_assert(NAME == "Bare")
         y = x
@@ -124,11 +126,3 @@ def activated_back(gradient, y, NAME: tl.constexpr):
         tl.static_assert(NAME == "Bare")
         of_x = gradient
     return of_x
-
-
-@triton.jit
-def tangent(x):
-    """The hyperbolic one."""
-    ebb = tl.exp(-2 * tl.abs(x))
-    y = (1 - ebb) / (1 + ebb)
-    return tl.where(x < 0, -y, y)

@@ -16,13 +16,20 @@ def product(left, right, PRECISION: tl.constexpr):
         return tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16))
     else:
         tl.static_assert(PRECISION == "split")
-        high_left = left.to(tl.bfloat16)
-        high_right = right.to(tl.bfloat16)
+        most_left, most_right = eight_bits(left), eight_bits(right)
+        high_left, high_right = most_left.to(tl.bfloat16), most_right.to(tl.bfloat16)
         found = tl.dot(high_left, high_right)
         if right.dtype == tl.float32:
-            low = (right - high_right.to(tl.float32)).to(tl.bfloat16)
-            found = tl.dot(high_left, low, acc=found)
+            found = tl.dot(high_left, (right - most_right).to(tl.bfloat16), acc=found)
         if left.dtype == tl.float32:
-            low = (left - high_left.to(tl.float32)).to(tl.bfloat16)
-            found = tl.dot(low, high_right, acc=found)
+            found = tl.dot((left - most_left).to(tl.bfloat16), high_right, acc=found)
         return found
+
+
+@triton.jit
+def eight_bits(x):
+    """As much of a float32 as bfloat16 holds. Cut off: to round, and then see what that lost, takes slow conversions."""
+    if x.dtype == tl.float32:
+        return (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    else:
+        return x

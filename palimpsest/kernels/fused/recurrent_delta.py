@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..precision import full_precision
+from .elementary import sigmoid, tanh
 from .pages import (
     CHUNK,
     activated,
@@ -17,7 +18,6 @@ from .pages import (
     recall,
     step,
     step_back,
-    tangent,
     tile,
     vector,
     warps_for,
@@ -73,11 +73,11 @@ def forward_kernel(
         now = next
         next = later
         later = given_token(inputs, input_strides[1], t + 3, length, number, inside, WIDTH)
-        heard = tangent(said)
+        heard = tanh(said)
         query = activated(query.to(tl.float32) + answer(for_query, heard), inside, epsilon, "Softmax")
         key = activated(key.to(tl.float32) + answer(for_key, heard), inside, epsilon, "Softmax")
         value = value.to(tl.float32) + recall(heard, for_value)
-        beta = tl.sigmoid(logit.to(tl.float32) + tl.sum(heard * for_logit, 0))
+        beta = sigmoid(logit.to(tl.float32) + tl.sum(heard * for_logit, 0))
         page, said, error = step(page, key, value, beta, query)
         at = (token + t * heads) * WIDTH + number
         tl.store(heards + at, heard, mask=inside)

@@ -27,6 +27,7 @@ from .chunk import (
     overlaps_by_feature,
     towards_middle,
 )
+from .elementary import exp, sigmoid
 from .features import features, raw_gradient
 from .products import product
 
@@ -80,7 +81,7 @@ def gate_of(base, step, inside, LIMIT: tl.constexpr, CHUNK: tl.constexpr):
     """One number a token; with a limit it comes as a logit."""
     found = tl.load(base + tl.arange(0, CHUNK) * step, mask=inside, other=0.0).to(tl.float32)
     if LIMIT > 0:
-        found = LIMIT * tl.sigmoid(found)
+        found = LIMIT * sigmoid(found)
     return found
 
 
@@ -114,7 +115,7 @@ def logs_by_feature(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.con
 
 @triton.jit
 def since_start(logs, documents):
-    return tl.where(documents == 0, tl.exp(logs.to(tl.float32)), 0.0)
+    return tl.where(documents == 0, exp(logs.to(tl.float32)), 0.0)
 
 
 @triton.jit
@@ -122,7 +123,7 @@ def until_end(logs, documents, CHUNK: tl.constexpr):
     last = tl.arange(0, CHUNK) == CHUNK - 1
     last_log = tl.sum(tl.where(last, logs, 0.0), axis=0)
     last_document = tl.sum(tl.where(last, documents, 0), axis=0)
-    return tl.where(documents == last_document, tl.exp((last_log - logs).to(tl.float32)), 0.0)
+    return tl.where(documents == last_document, exp((last_log - logs).to(tl.float32)), 0.0)
 
 
 @triton.jit
