@@ -28,7 +28,7 @@ def product(left, right, PRECISION: tl.constexpr):
 
 @triton.jit
 def eight_bits(x):
-    """As much of a float32 as bfloat16 holds. Cut off: to round, and then see what that lost, takes slow conversions."""
+    """As much of a float32 as bfloat16 holds, cut off: to round and see what that lost takes slow instructions."""
     if x.dtype == tl.float32:
         return (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
     else:

@@ -141,6 +141,15 @@ class Problem(NamedTuple):
         return self.chunks, self.settings.parts, -(-self.chunks // self.settings.parts)
 
     @property
+    def looks_ahead(self) -> bool:
+        """Whether features are made once and for all: no wider than what they are made of, and for several programs.
+
+        Those of a product are wider, or leave no room beside them; those that fade by themselves lie ready as it is.
+        """
+        several = self.shape.page > self.settings.columns
+        return several and self.keep != "features" and self.look[:2] != BARE[:2] and self.look[0] not in PRODUCTS
+
+    @property
     def levels(self) -> int:
         """How often a chunk can be halved."""
         return self.settings.chunk.bit_length() - 1
@@ -164,9 +173,14 @@ class Problem(NamedTuple):
         return {name: value for name, value in found.items() if name != without}
 
 
+BARE = ("Identity", "Unscaled", 1, 0.0, 0.0, 1.0, False)  # a look that changes nothing
+
+
 class Ready(NamedTuple):
     """What the programs of a head would otherwise each make for themselves; (b h) n …, in two halves where split."""
 
+    queries: Tensor | None = None  # b t h k, their features
+    keys: Tensor | None = None  # … and those of keys
     solved: Tensor | None = None  # c c, T
     seen: Tensor | None = None  # c c, how much of each note each read sees
     between: Tensor | None = None  # c c, what is kept from one token to another
@@ -198,7 +212,7 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
     reads = values.new_empty(rows, length, heads, count)
     last = values.new_empty(rows, heads, features, page, dtype=torch.float32)
     mass = last.new_empty(rows, length, heads) if counts else None
-    saved, solved, seen, between, kept, remaining, dimmed = (None,) * 7
+    saved, queries, keys, solved, seen, between, kept, remaining, dimmed = (None,) * 9
     if saves:
         pages = last.new_empty(p.lines, p.chunks, page, features, dtype=p.precision.saved)
         notes = None if erase is None else torch.empty_like(reads, dtype=torch.float32)
@@ -207,6 +221,8 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
     if erase is not None or p.keep != "all":
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
         solved = None if erase is None else torch.empty_like(seen)
+        if p.looks_ahead:
+            queries, keys = (values.new_empty(rows, length, heads, features) for _ in range(2))
     if p.keep == "heads":
         between = last.new_empty(p.lines, p.chunks, chunk, chunk)
         kept, remaining = (last.new_empty(p.lines, p.chunks, chunk) for _ in range(2))
@@ -214,7 +230,8 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
         kept = last.new_empty(p.lines, p.chunks, features)
         dimmed = last.new_empty(p.lines, p.chunks, 3, *halves, chunk, features, dtype=kind)
     effects = last.new_empty(p.lines, parts, features, page + features) if parts > 1 else None
-    return Results(reads, last, mass, saved, Ready(solved, seen, between, kept, remaining, dimmed), effects)
+    ready = Ready(queries, keys, solved, seen, between, kept, remaining, dimmed)
+    return Results(reads, last, mass, saved, ready, effects)
 
 
 def prepare(p: Problem, tensors, ready: Ready) -> None:
@@ -224,7 +241,8 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
 
     def way() -> Way:
         numbers = (*strides(queries, keys, log_keep, erase), p.shape.length, p.shape.heads, p.chunks)
-        constants = {"LEVELS": p.levels, "ERASE": erase is not None, "EXACT": p.precision.exact}
+        constants = {"LEVELS": p.levels, "ERASE": erase is not None, "LOOKED": ready.queries is not None}
+        constants |= {"EXACT": p.precision.exact}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, p.common(without="ROUGH") | constants, p.settings.prepare_warps, p.settings.stages)
 
@@ -245,7 +263,7 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
     arguments = (
-        queries, keys, values, erase, write, matrix, ready.solved, ready.seen, *ready[3:],
+        queries, keys, values, erase, write, matrix, ready.solved, ready.seen, *ready[5:],
         start, reads, mass, *(saved or Saved()), last,
     )  # fmt: skip
     launch(p.compiled, ("carry", *there.values()), kernels.carry_kernel, arguments, way)
@@ -266,7 +284,7 @@ def carry_back(
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
     arguments = (
-        queries, keys, erase, matrix, ready.solved, ready.seen, *ready[3:],
+        queries, keys, erase, matrix, ready.solved, ready.seen, *ready[5:],
         of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
     )  # fmt: skip
     launch(p.compiled, ("back", *there.values()), kernels.carry_back_kernel, arguments, way)
@@ -284,12 +302,13 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         numbers = (*strides(queries, keys, values, log_keep, erase, write, of_reads), length, heads, p.chunks)
         sizes = {"WIDE": holding(width), "VALUES": count, "PAGE": p.shape.page, "COLUMNS": p.settings.gradient_columns}
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
-        constants = p.common() | sizes | gates | {"LEVELS": p.levels, "READY": ready.seen is not None}
+        there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
+        constants = p.common() | sizes | gates | there | {"LEVELS": p.levels}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
     arguments = (
-        queries, keys, values, log_keep, erase, write, matrix, *ready[1:5], *saved,
+        queries, keys, values, log_keep, erase, write, matrix, ready.queries, ready.keys, *ready[3:7], *saved,
         of_reads, of_mass, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     )  # fmt: skip
@@ -297,9 +316,17 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
 
+def looked(p: Problem, tensors, ready: Ready):
+    """The problem and the tensors as they are once `prepare` has made features of queries and keys, if it has."""
+    if ready.queries is None:
+        return p, tensors
+    return p._replace(look=BARE), (ready.queries, ready.keys, *tensors[2:])
+
+
 def forward(p: Problem, tensors, memory: Tensor | None, saves: bool) -> Results:
     made = room_for(p, tensors[2], tensors[4], saves)
     prepare(p, tensors, made.ready)
+    p, tensors = looked(p, tensors, made.ready)
     start = memory
     if made.effects is not None:
         carry(p, tensors, made.ready, None, None, None, made.effects)
@@ -331,10 +358,11 @@ def backward(
     of_pages = torch.empty_like(saved.pages)
     of_fresh = None if saved.notes is None else torch.empty_like(saved.notes, dtype=of_pages.dtype)
     of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
+    seen = looked(p, tensors, ready)
     if p.settings.parts > 1:
-        carry_back(p, tensors, ready, of_reads, of_mass, None, of_starts)
+        carry_back(*seen, ready, of_reads, of_mass, None, of_starts)
         of_last = ended(effects, of_starts, of_last, p.shape.page)
-    carry_back(p, tensors, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_pages)
+    carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_pages)
     return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_pages), of_starts[:, 0]
 
 

@@ -285,12 +285,13 @@ def times_tile(left, tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PR
 
 @triton.jit
 def prepare_kernel(
-    queries, keys, log_keep, erase, matrix, solved, seen_out, between_out, kept_out, remaining_out, dimmed_out,
+    queries, keys, log_keep, erase, matrix,
+    queries_out, keys_out, solved, seen_out, between_out, kept_out, remaining_out, dimmed_out,
     q_b, q_t, q_h, k_b, k_t, k_h, keep_b, keep_t, keep_h, erase_b, erase_t, erase_h,
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
     LEVELS: tl.constexpr, KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr,
-    EXACT: tl.constexpr, FINE: tl.constexpr,
+    LOOKED: tl.constexpr, EXACT: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
@@ -303,6 +304,13 @@ def prepare_kernel(
     if KEEP != "features" or SLICE == SIZE:
         q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
         k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+    if LOOKED:
+        feature = tl.arange(0, SIZE)
+        base = ((row * length + first).to(tl.int64) * heads + head) * FEATURES
+        offsets = place[:, None] * (heads * FEATURES) + feature[None, :]
+        there = inside[:, None] & (feature < FEATURES)[None, :]
+        tl.store(queries_out + base + offsets, q, mask=there)
+        tl.store(keys_out + base + offsets, k, mask=there)
     if KEEP == "features":  # which know nothing of each other, so that few of them at a time need be on chip
         base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
         seen = tl.zeros((CHUNK, CHUNK), tl.float32)
@@ -591,7 +599,8 @@ def fades_of(
 
 @triton.jit
 def gradients_kernel(
-    queries, keys, values, log_keep, erase, write, matrix, seen_in, between_in, kept_in, remaining_in,
+    queries, keys, values, log_keep, erase, write, matrix,
+    queries_in, keys_in, seen_in, between_in, kept_in, remaining_in,
     notes_in, pages, of_reads, of_mass, of_fresh, of_pages,
     of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
@@ -600,7 +609,7 @@ def gradients_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, SHARED: tl.constexpr, LIMIT: tl.constexpr,
-    READY: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+    LOOKED: tl.constexpr, READY: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """Gradients are written as contiguous tensors of the shape of what they are of."""
     program = tl.program_id(0)
@@ -616,8 +625,12 @@ def gradients_kernel(
     if KEEP != "all":
         keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
     page_base = program.to(tl.int64) * (FEATURES * PAGE)
-    q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
-    k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+    if LOOKED:
+        q = tile_of(queries_in + token * FEATURES, heads * FEATURES, inside, FEATURES, SIZE, CHUNK)
+        k = tile_of(keys_in + token * FEATURES, heads * FEATURES, inside, FEATURES, SIZE, CHUNK)
+    else:
+        q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+        k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     if WRITE:
         base = first_of(write, row, head, first, write_b, write_t, write_h)
         into = gate_of(base, write_t, inside, LIMIT, CHUNK)
