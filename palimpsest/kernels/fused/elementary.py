@@ -15,6 +15,11 @@ def exp(x):
 
 
 @triton.jit
+def relu(x):
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def one_by(x):
     """Of a positive number: the square of what there is an instruction for."""
     root = tl.rsqrt(x)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton import knobs
 
-from .elementary import exp, sigmoid
+from .elementary import exp, relu, sigmoid
 from .products import product
 
 INTERPRETED = tl.constexpr(knobs.runtime.interpret)  # which multiplies bfloat16 wrongly
@@ -170,7 +170,7 @@ def factors(
     first = halves(number, feature, 0, WIDTH, FEATURES, NU)
     second = halves(number, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
     one, other = picked(raw, first, EXACT), picked(raw, second, EXACT)
-    return tl.where(one < 0, 0.0, one), tl.where(other < 0, 0.0, other)
+    return relu(one), relu(other)
 
 
 @triton.jit
@@ -192,8 +192,7 @@ def half_of_one(raw, feature, shift, WIDTH: tl.constexpr, FEATURES: tl.constexpr
     """One of the two numbers of which each feature is the product, for one token: it is picked from memory."""
     place = rolled(feature, shift, WIDTH, NU)
     found = tl.load(raw + place % WIDTH, mask=feature < FEATURES, other=0.0).to(tl.float32)
-    found = tl.where(place < WIDTH, found, -found)
-    return tl.where(found < 0, 0.0, found)
+    return relu(tl.where(place < WIDTH, found, -found))
 
 
 @triton.jit
