@@ -129,7 +129,13 @@ def kept(seed, together, queries, slots, dropout):
     line = scattered(tl.load(seed).to(tl.uint32) ^ (together.to(tl.uint32) * tl.full((), 0x9E3779B1, tl.uint32)))
     ours = scattered(line + queries.to(tl.uint32) * tl.full((), 0x85EBCA6B, tl.uint32))
     drawn = scattered(ours ^ (slots.to(tl.uint32) * tl.full((), 0xC2B2AE35, tl.uint32)))
-    return (drawn >> 8).to(tl.float32) >= dropout * 16777216.0
+    return drawn >= (dropout * 4294967296.0).to(tl.uint32)
+
+
+@triton.jit
+def left_of(x, keep, dropout):
+    """As much more of what is not dropped as makes up for the rest."""
+    return tl.where(keep, x * (1 / (1 - dropout)), 0.0)
 
 
 @triton.jit
@@ -282,7 +288,7 @@ def forward_kernel(
 def slopes(products, keep, dots, dropout):
     """What a weight is worth to the loss, less what all weights of its query are worth on the average."""
     if keep is not None:
-        products = tl.where(keep, products / (1 - dropout), 0.0)
+        products = left_of(products, keep, dropout)
     return products - dots
 
 
@@ -612,7 +618,7 @@ def keys_kernel(
         left = weights
         if seed is not None:
             keep = kept(seed, together, ours[None, :], slot[:, None], dropout)
-            left = tl.where(keep, weights / (1 - dropout), 0.0)
+            left = left_of(weights, keep, dropout)
         of_value = tl.dot(left.to(of_read.dtype), of_read, of_value, input_precision=PRECISION)
         of_scores = weights * slopes(products, keep, dot[None, :], dropout)
         of_key = tl.dot(of_scores.to(query.dtype), query, of_key, input_precision=PRECISION)
@@ -668,7 +674,7 @@ def vectors_kernel(
         left = weights
         if seed is not None:
             keep = kept(seed, together, ours[None, :], (slots + vector)[:, None], dropout)
-            left = tl.where(keep, weights / (1 - dropout), 0.0)
+            left = left_of(weights, keep, dropout)
         of_value = tl.dot(left.to(of_read.dtype), of_read, of_value, input_precision=PRECISION)
         of_scores = weights * slopes(products, keep, dot[None, :], dropout)
         of_key = tl.dot(of_scores.to(query.dtype), query, of_key, input_precision=PRECISION)
