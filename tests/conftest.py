@@ -11,6 +11,12 @@ if not torch.cuda.is_available():
 from hypothesis import settings
 
 import palimpsest.legacy  # noqa: F401 (the laws hold for its parts too)
+from palimpsest.kernels.trust import INTERPRETED
+
+if INTERPRETED:
+    from bfloat16 import teach_bfloat16
+
+    teach_bfloat16()
 
 HERE = Path(__file__).parent
 EXACT = (HERE / "laws", HERE / "papers")

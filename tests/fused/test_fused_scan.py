@@ -209,19 +209,32 @@ def test_many_features_that_are_made_on_chip_are_multiplied_in_shares(map, width
     all_near_on_chip(map, SumToOne(), width)
 
 
-HALVES = (torch.float16, torch.bfloat16) if DEVICE == "cuda" else (torch.float16,)
+@pytest.mark.parametrize("counted, parts", ((False, 1), (False, 2), (True, 1)))
+@pytest.mark.parametrize("map, scale", ((Silu(), UnitNorm()), (EluPlusOne(), SumToOne())), ids=("Silu", "EluPlusOne"))
+def test_features_that_several_programs_need_are_made_once(map, scale, counted, parts, cut, monkeypatch):
+    looks, usual = [], fused.carry
+    monkeypatch.setattr(fused, "carry", lambda p, *given: looks.append(p.look) or usual(p, *given))
+    cut(chunk=16, columns=16, parts=parts)
+    inputs, look = drawn("heads", features=8, width=20, length=40, counted=counted), look_of(map, scale, 8)
+    expected = outcome(inputs, "chunked", torch.float64, look=look)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=look), expected, 5e-6)
+    assert set(looks) == {fused.BARE}
+
+
+HALVES = (torch.float16, torch.bfloat16)
 WIDTHS = [(map, scale, 8) for map, scale in LOOKS] + [(DPFP(3), SumToOne(), 32), (Favor(64), SumToOne(), 16)]
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("map, scale, width", WIDTHS, ids=lambda part: str(part).partition("(")[0])
 def test_features_made_on_chip_lose_no_more_than_twice_what_the_plain_form_does(map, scale, width, dtype):
-    exact, look = drawn("heads", features=width), look_of(map, scale, width)
+    exact, look = drawn("heads", features=width, length=60), look_of(map, scale, width)
     exact["memory"] = torch.randn(1, 2, map.features(width), 10, dtype=torch.float64)
     inputs = {name: None if x is None else x.to(dtype).double() for name, x in exact.items()}
     truth = outcome(inputs, "chunked", torch.float64, look=look)
     moved = look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
-    plain, found = (outcome(inputs, backend, dtype, DEVICE, look=moved) for backend in ("chunked", "fused"))
+    once = moved._replace(of=lambda x: moved.of(x.float()).to(x.dtype))  # rounded
+    plain, found = (outcome(inputs, backend, dtype, DEVICE, look=once) for backend in ("chunked", "fused"))
     for name, x in truth.items():
         lost, most = ((form[name].to(dtype).double().cpu() - x).norm() / x.norm() for form in (found, plain))
         assert lost <= 2 * most + 1e-6, f"{name} is off by {lost:.1e}, the plain form by {most:.1e}"
@@ -310,15 +323,16 @@ def test_features_made_on_chip_may_fade_by_themselves():
     all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=look), expected, 5e-6)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("keep, counted", [*product((*KEEPS, "any"), [False]), *product(KEEPS, [True])])
-def test_half_precision_costs_no_more_than_rounding_what_comes_out(keep, counted):
-    exact = fading(FADINGS["any"]) if keep == "any" else drawn(keep, not counted, counted=counted)
-    inputs = {name: None if x is None else x.half().double() for name, x in exact.items()}
+def test_half_precision_costs_no_more_than_rounding_what_comes_out(keep, counted, dtype):
+    exact = fading(FADINGS["any"], length=60) if keep == "any" else drawn(keep, not counted, length=60, counted=counted)
+    inputs = {name: None if x is None else x.to(dtype).double() for name, x in exact.items()}
     truth = outcome(inputs, "reference", torch.float64)
-    found = outcome(inputs, "fused", torch.float16, DEVICE)
+    found = outcome(inputs, "fused", dtype, DEVICE)
     for name, x in truth.items():
-        rounded = (x.half().double() - x).norm()
-        assert (found[name].half().double().cpu() - x).norm() <= 2 * rounded + 1e-6 * x.norm(), name
+        lost, rounding = ((form[name].to(dtype).double().cpu() - x).norm() for form in (found, truth))
+        assert lost <= 2 * rounding + 1e-6 * x.norm(), f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
 
 
 def test_every_number_is_written(monkeypatch):

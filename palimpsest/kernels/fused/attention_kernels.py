@@ -129,7 +129,7 @@ def kept(seed, together, queries, slots, dropout):
     line = scattered(tl.load(seed).to(tl.uint32) ^ (together.to(tl.uint32) * tl.full((), 0x9E3779B1, tl.uint32)))
     ours = scattered(line + queries.to(tl.uint32) * tl.full((), 0x85EBCA6B, tl.uint32))
     drawn = scattered(ours ^ (slots.to(tl.uint32) * tl.full((), 0xC2B2AE35, tl.uint32)))
-    return drawn >= (dropout * 4294967296.0).to(tl.uint32)
+    return drawn >= tl.cast(dropout * 4294967296.0, tl.uint32)
 
 
 @triton.jit

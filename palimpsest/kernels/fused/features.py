@@ -7,12 +7,9 @@ EXACT. SIZE and WIDE are what holds FEATURES and WIDTH: `holding(…)`.
 
 import triton
 import triton.language as tl
-from triton import knobs
 
 from .elementary import exp, relu, sigmoid
-from .products import product
-
-INTERPRETED = tl.constexpr(knobs.runtime.interpret)  # which multiplies bfloat16 wrongly
+from .products import eight_bits, product
 
 
 @triton.constexpr_function
@@ -198,20 +195,17 @@ def half_of_one(raw, feature, shift, WIDTH: tl.constexpr, FEATURES: tl.constexpr
 @triton.jit
 def picked(x, choice, EXACT: tl.constexpr):
     """x times a matrix of 0, 1 and -1. Pieces of 8 bits: three hold all of a float32, one what bfloat16 keeps of it."""
-    if INTERPRETED:
-        return tl.dot(x.to(tl.float32), choice.to(tl.float32), input_precision="ieee")
-    elif x.dtype == tl.float32:
-        choice = choice.to(tl.bfloat16)
-        high = x.to(tl.bfloat16)
-        found = tl.dot(high, choice)
-        if EXACT:
-            rest = x - high.to(tl.float32)
-            middle = rest.to(tl.bfloat16)
-            found = tl.dot(middle, choice, acc=found)
-            found = tl.dot((rest - middle.to(tl.float32)).to(tl.bfloat16), choice, acc=found)
-        return found
-    else:
+    if x.dtype != tl.float32:
         return tl.dot(x, choice.to(x.dtype))
+    elif EXACT:
+        high = eight_bits(x)
+        middle = eight_bits(x - high)
+        choice = choice.to(tl.bfloat16)
+        found = tl.dot(high.to(tl.bfloat16), choice)
+        found = tl.dot(middle.to(tl.bfloat16), choice, acc=found)
+        return tl.dot((x - high - middle).to(tl.bfloat16), choice, acc=found)
+    else:
+        return tl.dot(x.to(tl.bfloat16), choice.to(tl.bfloat16))
 
 
 @triton.jit

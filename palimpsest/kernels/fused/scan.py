@@ -92,7 +92,7 @@ def settings_for(
     if keep == "heads":
         cut = min(size, 64 if small else 32), 8 if wide else 2 if thin else 4
     else:
-        cut = min(size, 32 if small or wide else 64), 8 if wide else 2 if small or thin else 4
+        cut = min(size, 32), 8 if wide else 2 if small or thin else 4
     warps = 2 if small and lines >= processors else 4  # where processors have several programs to choose from
     stages = 3 if room >= AMPLE or not wide else 2
     return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages, parts=parts)
@@ -147,7 +147,17 @@ class Problem(NamedTuple):
         Those of a product are wider, or leave no room beside them; those that fade by themselves lie ready as it is.
         """
         several = self.shape.page > self.settings.columns
-        return several and self.keep != "features" and self.look[:2] != BARE[:2] and self.look[0] not in PRODUCTS
+        return several and self.keep != "features" and not self.is_bare and self.look[0] not in PRODUCTS
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether queries and keys are features already."""
+        return self.look[:2] == BARE[:2]
+
+    @property
+    def handed_back(self) -> str:
+        """The precision of gradients' products: where no feature was rounded on the way, they have less to lose."""
+        return self.precision.fine if self.is_bare else self.precision.rough
 
     @property
     def levels(self) -> int:
@@ -303,7 +313,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         sizes = {"WIDE": holding(width), "VALUES": count, "PAGE": p.shape.page, "COLUMNS": p.settings.gradient_columns}
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
         there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
-        constants = p.common() | sizes | gates | there | {"LEVELS": p.levels}
+        constants = p.common() | sizes | gates | there | {"LEVELS": p.levels, "ROUGH": p.handed_back}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
@@ -356,7 +366,7 @@ def backward(
     p: Problem, tensors, saved: Saved, ready: Ready, effects, of_reads: Tensor, of_mass: Tensor | None, of_last
 ):
     of_pages = torch.empty_like(saved.pages)
-    of_fresh = None if saved.notes is None else torch.empty_like(saved.notes, dtype=of_pages.dtype)
+    of_fresh = None if saved.notes is None else torch.empty_like(saved.notes)
     of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     seen = looked(p, tensors, ready)
     if p.settings.parts > 1:

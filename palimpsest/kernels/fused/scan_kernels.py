@@ -674,18 +674,20 @@ def gradients_kernel(
             given = notes.to(tl.float32)
             notes = tl.load(notes_in + token * VALUES + on_tokens, mask=here, other=0.0)
             fresh = tl.load(of_fresh + token * VALUES + on_tokens, mask=here, other=0.0)
-            of_beta -= tl.sum(fresh.to(tl.float32) * (given - notes), axis=1)
+            of_beta -= tl.sum(fresh * (given - notes), axis=1)
         else:
             fresh = product(seen_back, coming, ROUGH)
             if KEEP == "features":
                 fresh += product(k * remaining, tl.trans(of_page), ROUGH)
             else:
                 fresh += dimmed(product(k, tl.trans(of_page), ROUGH), remaining, KEEP)
-        of_value = fresh.to(tl.float32)
+        of_value = fresh
         if WRITE:
             of_into += tl.sum(of_value * v.to(tl.float32), axis=1)
             of_value *= into[:, None]
         tl.store(of_values + token * VALUES + on_tokens, of_value.to(of_values.dtype.element_ty), mask=here)
+        if FINE == "split":
+            fresh = fresh.to(tl.bfloat16)
         if ERASE:
             of_system -= product(fresh, tl.trans(notes), ROUGH)
             erasing -= product(fresh, page, ROUGH)

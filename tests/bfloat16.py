@@ -1,0 +1,45 @@
+"""bfloat16 in Triton's interpreter, which holds it as bits, cuts numbers off to get there, and multiplies the bits."""
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+
+def teach_bfloat16() -> None:
+    """From here on the interpreter rounds to bfloat16 as a GPU does, and computes with what the bits mean."""
+    cast, multiply, combine = InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot, InterpreterBuilder.binary_op
+
+    def cast_impl(self, x, kind):
+        if is_bfloat16(x.dtype) == is_bfloat16(kind):
+            return cast(self, x, kind)
+        return rounded(x) if is_bfloat16(kind) else cast(self, meant(x), kind)
+
+    def create_dot(self, left, right, added, *how):
+        return multiply(self, meant(left), meant(right), added, *how)
+
+    def binary_op(self, left, right, operation):
+        if not is_bfloat16(left.dtype):
+            return combine(self, left, right, operation)
+        found = combine(self, meant(left), meant(right), operation)
+        return rounded(found) if found.data.dtype == np.float32 else found
+
+    InterpreterBuilder.cast_impl = cast_impl
+    InterpreterBuilder.create_dot = create_dot
+    InterpreterBuilder.binary_op = binary_op
+
+
+def is_bfloat16(kind) -> bool:
+    return kind.scalar == tl.bfloat16
+
+
+def meant(x: TensorHandle) -> TensorHandle:
+    """The same as float32, if it is bfloat16."""
+    if not is_bfloat16(x.dtype):
+        return x
+    return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+
+def rounded(x: TensorHandle) -> TensorHandle:
+    nearest = torch.from_numpy(np.ascontiguousarray(x.data, dtype=np.float32)).bfloat16()
+    return TensorHandle(nearest.view(torch.uint16).numpy(), tl.bfloat16)
