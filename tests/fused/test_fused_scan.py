@@ -1,6 +1,6 @@
 """The fused memory scan, held against the definition in float64: reads, the last page and every gradient.
 
-Without a GPU the kernels run in Triton's interpreter, which tests/bfloat16.py teaches the precision that GPUs like best.
+Without a GPU the kernels run in Triton's interpreter, which is taught bfloat16 by tests/bfloat16.py.
 """
 
 from dataclasses import replace
