@@ -69,11 +69,11 @@ def settings_for(
 
     There are so many processors, on which a program has so many bytes of shared memory.
     """
+    if max(features, values) <= 16 and dtype != torch.float32:  # a second warp would multiply the same again
+        return Settings(16, 16, 16, 1, carry_warps=1, back_warps=1)
     if dtype != torch.bfloat16:  # whose products are long enough as they are
         warps = 8 if features >= 128 else 4
         return Settings(16, 16, 16, warps, warps, warps, warps, stages=1, gradient_stages=1)
-    if max(features, values) <= 16:
-        return Settings(16, 16, 16, 1, carry_warps=1, back_warps=1)
     small, wide, size = max(features, values) <= 64, features > 128, holding(values)
     made = map in PRODUCTS and features >= 128  # what makes features leaves little room for them
     chunk = 16 if made or (keep == "features" and wide) else 32
