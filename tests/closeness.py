@@ -25,6 +25,27 @@ def all_close(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tole
         close(actual[name], expected[name], tolerance, name)
 
 
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def no_worse(
+    found: Mapping[str, Tensor],
+    plain: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    most: float,
+) -> None:
+    """No result is off by more than `most` times what the plain form's is off by in float16.
+
+    Not every CPU multiplies bfloat16. What it would cost the plain form is told by how much coarser it is, and twice
+    that is allowed.
+    """
+    allowed = most if dtype == torch.float16 else 2 * torch.finfo(dtype).eps / torch.finfo(torch.float16).eps
+    for name, truth in expected.items():
+        ours, theirs = ((form[name] - truth).norm() for form in (found, plain))
+        assert ours <= allowed * theirs, f"{name}: off by {ours:.1e}, the plain form by {theirs:.1e} in float16"
+
+
 def states_close(actual: State, expected: State) -> None:
     for number, (one, other) in enumerate(zip(leaves(actual), leaves(expected), strict=True)):
         close(one, other, what=f"leaf {number} of the state")

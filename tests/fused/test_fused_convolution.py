@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from closeness import all_close, close
+from closeness import HALVES, all_close, close, no_worse
 from forms import as_compiled
 from torch import Tensor
 
@@ -42,7 +42,7 @@ class Case:
         given = {name: x.to(device, dtype, copy=True).requires_grad_() for name, x in inputs.items()}
         y = form(*given.values(), **options)
         slope = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        gradients = torch.autograd.grad(y, list(given.values()), slope.half().to(y))
+        gradients = torch.autograd.grad(y, list(given.values()), slope.bfloat16().to(y))
         return {name: x.double().cpu() for name, x in zip(["y", *given], [y.detach(), *gradients], strict=True)}
 
     def fused(self, inputs: dict[str, Tensor], dtype=torch.float32) -> dict[str, Tensor]:
@@ -74,16 +74,13 @@ def test_the_fused_convolution_is_the_definition(case: Case):
     all_close(case.fused(inputs), case.defined(inputs), TOLERANCE)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("size", [1, 2, 4, 9])
-def test_halves_are_no_worse_than_in_the_plain_form(size):
+def test_halves_are_no_worse_than_in_the_plain_form(size, dtype):
     case = replace(USUAL, size=size, rows=1)
-    inputs = {name: x.half().double() for name, x in case.inputs().items()}
-    expected, fused = case.defined(inputs), case.fused(inputs, torch.float16)
+    inputs = {name: x.to(dtype).double() for name, x in case.inputs().items()}
     theirs = case.outcome(plain, inputs, torch.float16, DEVICE)
-    for name in expected:
-        if expected[name].numel():
-            ours, allowed = ((found[name] - expected[name]).square().mean().sqrt() for found in (fused, theirs))
-            assert ours <= 1.1 * allowed, f"{name}: off by {ours:.1e}, the plain form by {allowed:.1e}"
+    no_worse(case.fused(inputs, dtype), theirs, case.defined(inputs), dtype, 1.1)
 
 
 def test_exact_taps_of_halves_are_not_rounded():

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from closeness import all_close, close
+from closeness import HALVES, all_close, close, no_worse
 from forms import as_compiled
 from torch import Tensor
 
@@ -94,28 +94,24 @@ def test_fused_cross_entropy_is_the_definition(case: Case):
     all_close(case.fused(inputs), case.defined(inputs), TOLERANCE)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("case", [ALL, SHORT], ids=["all", "short"])
-def test_halves_are_no_worse_than_in_the_plain_form(case: Case):
-    inputs = {name: x.half().double() for name, x in case.inputs().items()}
-    expected, fused = case.defined(inputs), case.fused(inputs, torch.float16)
+def test_halves_are_no_worse_than_in_the_plain_form(case: Case, dtype):
+    inputs = {name: x.to(dtype).double() for name, x in case.inputs().items()}
     plain = case.outcome(pieces, inputs, torch.float16, DEVICE, rows=1000)
-    for name in expected:
-        ours, theirs = ((found[name] - expected[name]).square().mean().sqrt() for found in (fused, plain))
-        assert ours <= 1.5 * theirs, f"{name}: off by {ours:.1e}, the plain form by {theirs:.1e}"
+    no_worse(case.fused(inputs, dtype), plain, case.defined(inputs), dtype, 1.5)
 
 
-def test_what_is_certain_is_learned_as_exactly_as_in_the_plain_form():
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_what_is_certain_is_learned_as_exactly_as_in_the_plain_form(dtype):
     """A gradient is a small difference there, which halves would lose if it were not taken before they round."""
-    inputs = {name: x.half().double() for name, x in SHORT.inputs().items()}
-    inputs["weight"][SHORT.targets()] = (
-        (8 * inputs["hidden"] / inputs["hidden"].norm(dim=1, keepdim=True)).half().double()
-    )
-    expected, fused = SHORT.defined(inputs), SHORT.fused(inputs, torch.float16)
-    plain = SHORT.outcome(pieces, inputs, torch.float16, DEVICE, rows=1000)
+    inputs = {name: x.to(dtype).double() for name, x in SHORT.inputs().items()}
+    certain = 8 * inputs["hidden"] / inputs["hidden"].norm(dim=1, keepdim=True)
+    inputs["weight"][SHORT.targets()] = certain.to(dtype).double()
+    expected = SHORT.defined(inputs)
     assert (expected["nats"] < 0.01).sum() > 3
-    for name in expected:
-        ours, theirs = ((found[name] - expected[name]).square().mean().sqrt() for found in (fused, plain))
-        assert ours <= 1.5 * theirs, f"{name}: off by {ours:.1e}, the plain form by {theirs:.1e}"
+    plain = SHORT.outcome(pieces, inputs, torch.float16, DEVICE, rows=1000)
+    no_worse(SHORT.fused(inputs, dtype), plain, expected, dtype, 1.5)
 
 
 def test_the_settings_do_not_matter():

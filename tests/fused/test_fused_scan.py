@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from closeness import close
+from closeness import HALVES, close
 from forms import as_compiled
 from torch import Tensor
 
@@ -75,7 +75,7 @@ def outcome(inputs: Inputs, backend: str, dtype: torch.dtype, device: str = "cpu
     chance = torch.Generator().manual_seed(1)
     # by numbers that are the same in every precision
     weighed = [
-        (found[name] * torch.randn(found[name].shape, generator=chance).half().to(found[name])).sum()
+        (found[name] * torch.randn(found[name].shape, generator=chance).bfloat16().to(found[name])).sum()
         for name in asked or found
     ]
     leaves = {name: x for name, x in given.items() if x is not None and not (name == "write" and x is given["erase"])}
@@ -221,7 +221,6 @@ def test_features_that_several_programs_need_are_made_once(map, scale, counted, 
     assert set(looks) == {fused.BARE}
 
 
-HALVES = (torch.float16, torch.bfloat16)
 WIDTHS = [(map, scale, 8) for map, scale in LOOKS] + [(DPFP(3), SumToOne(), 32), (Favor(64), SumToOne(), 16)]
 
 

@@ -155,11 +155,6 @@ class Problem(NamedTuple):
         return self.look[:2] == BARE[:2]
 
     @property
-    def handed_back(self) -> str:
-        """The precision of gradients' products: where no feature was rounded on the way, they have less to lose."""
-        return self.precision.fine if self.is_bare else self.precision.rough
-
-    @property
     def levels(self) -> int:
         """How often a chunk can be halved."""
         return self.settings.chunk.bit_length() - 1
@@ -313,7 +308,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         sizes = {"WIDE": holding(width), "VALUES": count, "PAGE": p.shape.page, "COLUMNS": p.settings.gradient_columns}
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
         there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
-        constants = p.common() | sizes | gates | there | {"LEVELS": p.levels, "ROUGH": p.handed_back}
+        constants = p.common() | sizes | gates | there | {"LEVELS": p.levels}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 

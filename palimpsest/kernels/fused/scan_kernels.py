@@ -689,9 +689,9 @@ def gradients_kernel(
         if FINE == "split":
             fresh = fresh.to(tl.bfloat16)
         if ERASE:
-            of_system -= product(fresh, tl.trans(notes), ROUGH)
+            of_system -= product(fresh, tl.trans(notes), FINE)
             erasing -= product(fresh, page, ROUGH)
-        of_seen += product(coming, tl.trans(notes), ROUGH)
+        of_seen += product(coming, tl.trans(notes), FINE)
         asking += product(coming, page, ROUGH)
         writing += product(notes, of_page, ROUGH)
         if KEEP == "features":
