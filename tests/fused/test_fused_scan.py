@@ -215,7 +215,7 @@ def test_features_that_several_programs_need_are_made_once(map, scale, counted, 
     looks, usual = [], fused.carry
     monkeypatch.setattr(fused, "carry", lambda p, *given: looks.append(p.look) or usual(p, *given))
     cut(chunk=16, columns=16, parts=parts)
-    inputs, look = drawn("heads", features=8, width=20, length=40, counted=counted), look_of(map, scale, 8)
+    inputs, look = drawn("heads", features=8, width=20, counted=counted), look_of(map, scale, 8)
     expected = outcome(inputs, "chunked", torch.float64, look=look)
     all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=look), expected, 5e-6)
     assert set(looks) == {fused.BARE}
@@ -224,6 +224,7 @@ def test_features_that_several_programs_need_are_made_once(map, scale, counted, 
 WIDTHS = [(map, scale, 8) for map, scale in LOOKS] + [(DPFP(3), SumToOne(), 32), (Favor(64), SumToOne(), 16)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("map, scale, width", WIDTHS, ids=lambda part: str(part).partition("(")[0])
 def test_features_made_on_chip_lose_no_more_than_twice_what_the_plain_form_does(map, scale, width, dtype):
@@ -325,7 +326,7 @@ def test_features_made_on_chip_may_fade_by_themselves():
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("keep, counted", [*product((*KEEPS, "any"), [False]), *product(KEEPS, [True])])
 def test_half_precision_costs_no_more_than_rounding_what_comes_out(keep, counted, dtype):
-    exact = fading(FADINGS["any"], length=60) if keep == "any" else drawn(keep, not counted, length=60, counted=counted)
+    exact = fading(FADINGS["any"], length=40) if keep == "any" else drawn(keep, not counted, length=40, counted=counted)
     inputs = {name: None if x is None else x.to(dtype).double() for name, x in exact.items()}
     truth = outcome(inputs, "reference", torch.float64)
     found = outcome(inputs, "fused", dtype, DEVICE)
