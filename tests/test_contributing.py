@@ -39,6 +39,7 @@ def run_laws(folder: Path, files: list[str]) -> str:
     )
 
 
+@pytest.mark.slow
 def test_the_new_feature_map_is_shown_exchanged_and_covered_by_the_laws_of_parts(patched):
     shown = python(patched, "from palimpsest.cli import main; main(['ls', 'parts'])")
     assert "exp(x), never zero." in shown

@@ -102,6 +102,7 @@ def test_the_imported_model_is_the_one_in_the_file(checkpoint, tmp_path):
     assert torch.equal(run.model.predict(inputs)[0], model.predict(inputs)[0])
 
 
+@pytest.mark.slow
 def test_an_imported_model_can_be_trained_further(checkpoint, tmp_path):
     import_checkpoint(checkpoint, "transformer-xl", WORDS, "wt103", {"mem_len": 3}, tmp_path / "run")
     more = ("--steps", "2", "--batch", "2", "--data.segment", "4", "--threads", "1", "--folder", "more")

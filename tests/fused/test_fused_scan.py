@@ -133,6 +133,7 @@ def test_keys_are_counted_beside_the_page(keep, erase, write):
     all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep, erase", (("heads", False), ("heads", True), ("features", False)))
 def test_keys_are_counted_in_parts_of_a_sequence_and_by_several_programs(keep, erase, cut):
     cut(chunk=16, columns=16, parts=2)
