@@ -112,10 +112,14 @@ def failure_to_import(name: str) -> str | None:
 
 
 def version_of(name: str) -> str:
+    """As a package says itself, which tells torch's build; else as it was installed."""
+    said = getattr(import_module(name), "__version__", None)
+    if said is not None:
+        return str(said)
     try:
         return version(name)
     except PackageNotFoundError:  # found on the path without having been installed
-        return str(getattr(import_module(name), "__version__", "unknown"))
+        return "unknown"
 
 
 # ----------------------------------------------------------------------------------------------------- devices
