@@ -192,12 +192,15 @@ def look_of(map, scale, width: int) -> Look:
     )
 
 
+def on_device(look: Look) -> Look:
+    return look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
+
+
 def all_near_on_chip(map, scale, width: int) -> None:
     inputs, look = drawn("heads", features=width), look_of(map, scale, width)
     inputs["memory"] = torch.randn(1, 2, map.features(width), 10, dtype=torch.float64)
     expected = outcome(inputs, "chunked", torch.float64, look=look)
-    moved = look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
-    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=moved), expected, 5e-6)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=on_device(look)), expected, 5e-6)
 
 
 @pytest.mark.parametrize("map, scale", LOOKS, ids=lambda part: type(part).__name__)
@@ -233,8 +236,7 @@ def test_features_made_on_chip_lose_no_more_than_twice_what_the_plain_form_does(
     exact["memory"] = torch.randn(1, 2, map.features(width), 10, dtype=torch.float64)
     inputs = {name: None if x is None else x.to(dtype).double() for name, x in exact.items()}
     truth = outcome(inputs, "chunked", torch.float64, look=look)
-    moved = look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
-    once = moved._replace(of=lambda x: moved.of(x.float()).to(x.dtype))  # rounded
+    once = on_device(look)._replace(of=lambda x: look.of(x.float()).to(x.dtype))  # rounded
     plain, found = (outcome(inputs, backend, dtype, DEVICE, look=once) for backend in ("chunked", "fused"))
     for name, x in truth.items():
         lost, most = ((form[name].to(dtype).double().cpu() - x).norm() / x.norm() for form in (found, plain))
@@ -263,8 +265,7 @@ def test_features_that_are_counted_are_made_on_chip(map):
     for name, columns in {"memory": 10, "column": 1}.items():
         inputs[name] = torch.rand(1, 2, map.features(8), columns, dtype=torch.float64)
     expected = outcome(inputs, "chunked", torch.float64, look=look)
-    moved = look._replace(matrix=None if look.matrix is None else look.matrix.to(DEVICE))
-    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=moved), expected, 5e-6)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE, look=on_device(look)), expected, 5e-6)
 
 
 @pytest.mark.parametrize("keep", KEEPS)

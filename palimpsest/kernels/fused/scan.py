@@ -147,12 +147,7 @@ class Problem(NamedTuple):
         Those of a product are wider, or leave no room beside them; those that fade by themselves lie ready as it is.
         """
         several = self.shape.page > self.settings.columns
-        return several and self.keep != "features" and not self.is_bare and self.look[0] not in PRODUCTS
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether queries and keys are features already."""
-        return self.look[:2] == BARE[:2]
+        return several and self.keep != "features" and self.look[:2] != BARE[:2] and self.look[0] not in PRODUCTS
 
     @property
     def levels(self) -> int:
