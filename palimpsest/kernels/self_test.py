@@ -6,8 +6,8 @@ bfloat16 too: there it may lose twice what the plain form loses.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +23,7 @@ from .convolution import CONVOLUTION_BACKENDS, short_convolution
 from .cross_entropy import CROSS_ENTROPY_BACKENDS, linear_cross_entropy
 from .delta_lstm import delta_lstm
 from .delta_rnn import delta_rnn
+from .fused.launching import compile_ahead, rehearsal
 from .pages import FORMS
 from .recurrent_delta import recurrent_delta
 from .scan import BACKENDS, BackendRefused, counted_scan, memory_scan
@@ -160,11 +161,24 @@ def self_test(device: torch.device) -> Iterator[Trial]:
 
 def fused_trials(kernel: str, device: torch.device) -> Iterator[Trial]:
     """What a fused form is tried with before it is used."""
-    for case in cases():
-        if case.kernel == kernel and torch.float32 in case.first:
+    chosen = [case for case in cases() if case.kernel == kernel]
+    if device.type == "cuda":
+        rehearse(chosen, device)
+    for case in chosen:
+        if torch.float32 in case.first:
             yield case.attempt("fused", device, case.expected())
-        if case.kernel == kernel and HALF in case.first:
+        if HALF in case.first:
             yield case.attempt_in_half("fused", device)
+
+
+def rehearse(cases: Iterable[Case], device: torch.device) -> None:
+    """Compile all that the first trials of these will need, side by side instead of one after the other."""
+    with rehearsal() as noted:
+        for case in cases:
+            for dtype in case.first:
+                with suppress(Exception):  # the trial itself will tell
+                    case.outcome("fused", dtype, device)
+    compile_ahead(noted, device)
 
 
 def cases() -> Iterator[Case]:

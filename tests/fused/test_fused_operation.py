@@ -1,5 +1,8 @@
 """Operations of torch: who follows all that is done sees them as such, and everyone else gets the same without."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
 from palimpsest.kernels.convolution import short_convolution
 from palimpsest.kernels.cross_entropy import linear_cross_entropy
+from palimpsest.kernels.fused.launching import Noted, Way, compile_ahead, compiled_for, rehearsal
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -74,3 +78,35 @@ def test_what_nobody_asks_for_has_no_gradient(name):
     assert all(x is not None for x in torch.autograd.grad(found.sum(), some))
     with torch.no_grad():
         assert torch.equal(door(*given)[0], found)
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_rehearsal_notes_what_would_be_launched_there_and_back_and_launches_nothing(name):
+    door, shapes = DOORS[name]
+    given = [torch.randn(shape, device=DEVICE).requires_grad_() for shape in shapes]
+    compiled_for.cache_clear()
+    with rehearsal() as noted:
+        made = door(*given)
+        there = len(noted)
+        torch.autograd.grad(made[0].sum(), given)
+        with ThreadPoolExecutor(1) as another:  # which does as always
+            elsewhere = another.submit(lambda: door(*given)[0]).result()
+    assert 1 <= there < len(noted)
+    assert made[0].isnan().all()  # nobody wrote there
+    assert torch.equal(elsewhere, door(*given)[0])
+
+
+def test_what_was_noted_is_compiled_once_each_and_who_fails_stops_nobody(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    compiled = []
+
+    class Kernel:
+        def warmup(self, *arguments, grid, **options):
+            compiled.append((len(arguments), options["num_warps"]))
+            if options["num_warps"] == 8:
+                raise RuntimeError("out of registers")
+
+    kernel, x = Kernel(), torch.zeros(4)
+    ways = [Way((1, 1, 1), (4,), {"SIZE": 16}, warps, 1) for warps in (8, 4, 4, 2)]
+    compile_ahead([Noted(kernel, (x, (x, 1)), way) for way in ways], torch.device("cuda"))
+    assert sorted(compiled) == [(3, 2), (3, 4), (3, 8)]

@@ -1,6 +1,10 @@
 """Launches that Triton need not look at again: it examines every argument every time, for longer than they take."""
 
-from collections.abc import Callable, Hashable, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -68,8 +72,59 @@ def launch(
         run, rest = known
         run(*arguments, *rest)
         return
+    if (noted := NOTED.get()) is not None:
+        noted.append(Noted(kernel, arguments, way()))
+        return
     grid, numbers, constants, warps, stages = way()
     binary = kernel[grid](*arguments, *numbers, **constants, num_warps=warps, num_stages=stages)
     if binary is not None:  # Triton's interpreter has none
         named = [constants[name] for name in kernel.arg_names if name in constants]
         compiled[purpose] = binary[grid], (*numbers, *named)
+
+
+class Noted(NamedTuple):
+    """A launch that was not made."""
+
+    kernel: Any
+    arguments: Sequence
+    way: Way
+
+    @property
+    def kind(self) -> Hashable:
+        """What it would be compiled for."""
+        given = *map(kind_of, self.arguments), *self.way.numbers, *self.way.constants.items()
+        return self.kernel, given, self.way.warps, self.way.stages
+
+    def compile(self, device: torch.device) -> None:
+        grid, numbers, constants, warps, stages = self.way
+        with torch.cuda.device(device):
+            self.kernel.warmup(*self.arguments, *numbers, grid=grid, **constants, num_warps=warps, num_stages=stages)
+
+
+NOTED: ContextVar[list[Noted] | None] = ContextVar("noted", default=None)
+
+
+def kind_of(argument: Any) -> Hashable:
+    if isinstance(argument, tuple):
+        return tuple(map(kind_of, argument))
+    return (argument.dtype, argument.data_ptr() % 16 == 0) if isinstance(argument, Tensor) else argument
+
+
+@contextmanager
+def rehearsal() -> Iterator[list[Noted]]:
+    """Kernels that this thread asks for are not launched but noted: what comes out are numbers of no meaning."""
+    noted: list[Noted] = []
+    token = NOTED.set(noted)
+    try:
+        with torch.autograd.set_multithreading_enabled(False):  # gradients in this thread too
+            yield noted
+    finally:
+        NOTED.reset(token)
+
+
+def compile_ahead(noted: Sequence[Noted], device: torch.device) -> None:
+    """Side by side: much of what a compiler does leaves Python alone. What fails now will fail when it is launched."""
+    different = {each.kind: each for each in noted}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for each in different.values():
+            pool.submit(each.compile, device)
