@@ -58,7 +58,7 @@ class ClippedAdagrad(torch.optim.Optimizer):
         rate = group["lr"]
         if isinstance(rate, Tensor):
             if group["rate_decay"]:
-                raise UserError("a rate that Adagrad lowers by itself cannot be recorded: leave --replay out")
+                raise UserError("a rate that Adagrad lowers by itself cannot be recorded: add --no-replay")
             torch._foreach_mul_(updates, rate)
             rate = 1.0
         torch._foreach_sub_(parameters, updates, alpha=rate / (1 + age * group["rate_decay"]))

@@ -95,6 +95,6 @@ def prepared(model: nn.Module, run: Pass) -> Pass:
             return run(batch, state)
         except Unsupported as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"torch.compile cannot follow this model ({reason}): leave --compile out") from error
+            raise UserError(f"torch.compile cannot follow this model ({reason}): add --compile None") from error
 
     return ready

@@ -45,7 +45,7 @@ class Sharded(Spread):
 
     def refuse_compilation(self) -> None:
         raise UserError(
-            "weights gathered in the middle of a pass break its graph: use Replicated, or leave --compile out"
+            "weights gathered in the middle of a pass break its graph: use Replicated, or add --compile None"
         )
 
 

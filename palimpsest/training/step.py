@@ -135,7 +135,7 @@ class Recording:
                 self.outcome = step(self.batch, count, self.state)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"a step of this recipe cannot be recorded ({reason}): leave --replay out") from error
+            raise UserError(f"a step of this recipe cannot be recorded ({reason}): add --no-replay") from error
 
     def replay(self, batch: Batch, state: State | None) -> Outcome:
         for place, found in zip(leaves((self.batch, self.state)), leaves((batch, state)), strict=True):
@@ -148,18 +148,18 @@ class Recording:
 def refuse_replay(world: World, precision: Precision) -> None:
     """Say why steps cannot be recorded, if so."""
     if world.device.type != "cuda":
-        raise UserError(f"steps are recorded on CUDA devices, and this one is {world.device}: leave --replay out")
+        raise UserError(f"steps are recorded on CUDA devices, and this one is {world.device}: add --no-replay")
     if world.size > 1:
-        raise UserError(f"a step of {world.size} processes is not recorded: leave --replay out, or train with one")
+        raise UserError(f"a step of {world.size} processes is not recorded: add --no-replay, or train with one")
     if precision.scaling() is not None:
-        raise UserError("a loss that is scaled needs a look at each gradient: use BFloat16, or leave --replay out")
+        raise UserError("a loss that is scaled needs a look at each gradient: use BFloat16, or add --no-replay")
 
 
 def refuse_passes(model: nn.Module) -> None:
     """Say which part of a model does something before each pass that no compiler or recorder would see, if any does."""
     for method in hooks(model, "begin_pass"):
         part = type(method.__self__).__name__  # pyright: ignore[reportFunctionMemberAccess]
-        raise UserError(f"{part} draws before each pass: leave --compile and --replay out, or use another part")
+        raise UserError(f"{part} draws before each pass: add --compile None --no-replay, or use another part")
 
 
 def pieces(rows: int, count: int) -> list[slice]:
