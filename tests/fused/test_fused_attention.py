@@ -144,7 +144,7 @@ def test_the_settings_do_not_matter():
 
 
 def test_wide_heads_of_float32_are_refused_where_they_do_not_fit(monkeypatch):
-    queries = torch.zeros(1, 2, 1, 256)
+    queries = torch.zeros(1, 2, 1, 256, device=DEVICE)
     assert attention.refusal(queries, queries) is None
     monkeypatch.setattr(attention, "room_of", lambda device: 101_376)
     assert "at most 128 here" in attention.refusal(queries, queries)
