@@ -81,7 +81,7 @@ OTHERS = {  # points of the originals' tables that are reached by flags
     ("recurrent-fwp-delta-lstm", "--candidate SkippingCandidate"): 47_262_426,
     ("recurrent-fwp-lstm", "--mixer RNN"): 43_760_346,
 }
-UNPUBLISHED = ("tiny-shakespeare", "wikitext-2", "enwiki", "shopping-lists", "multi30k", "wmt14")
+UNPUBLISHED = ("enwik8-", "tiny-shakespeare", "wikitext-2", "enwiki", "shopping-lists", "multi30k", "wmt14")
 
 
 def build(name):

@@ -17,6 +17,7 @@ from palimpsest.experiment import Data, Recipe, train
 from palimpsest.files import cache
 from palimpsest.legacy.vocabularies import TransformerXLWordList
 from palimpsest.spec import Spec
+from palimpsest.training.precision import Single
 from palimpsest.training.trainer import Trainer
 
 TEXT = "".join(f"line {i % 7} says {'abc'[i % 3]} again and again, and so on.\n" for i in range(300))
@@ -45,7 +46,8 @@ def quiet() -> Console:
 def toy(recipe: Recipe, **run) -> Recipe:
     """The recipe's own parts and choices, with less of everything that takes time."""
     every = {"log_every": 1, "validate_every": 2, "save_every": 1}
-    run = {"steps": 2, **every, "sample": 20, "device": "cpu", "threads": 1} | run
+    anywhere = {"device": "cpu", "threads": 1, "precision": Single(), "compile": None, "replay": False}
+    run = {"steps": 2, **every, "sample": 20, **anywhere} | run
     recipe = replace(recipe, data=on_a_tiny_corpus(recipe.data))
     smaller = {name: smaller_than(getattr(recipe, name)) for name in ("data", "model", "evaluation")}
     return replace(recipe, **smaller, run=replace(recipe.run, **run))
