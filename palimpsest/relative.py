@@ -22,4 +22,6 @@ class Relative(NamedTuple):
 
     def within(self, distances: int) -> "Relative":
         """The same for the nearest `distances` keys only."""
+        if len(self.table) == distances:  # a slice of everything would still be one to go back through
+            return self
         return self._replace(table=self.table[:distances], bias=None if self.bias is None else self.bias[:distances])

@@ -22,11 +22,16 @@ class Compiled:
         return run
 
 
+def forgetting(monkeypatch, launcher: ModuleType) -> None:
+    """A launcher that knows nothing from before, so that it asks for settings and kernels again."""
+    layouts = {}
+    monkeypatch.setattr(launcher, "known_of", lambda layout: layouts.setdefault(layout, {}))
+
+
 def as_compiled(monkeypatch, launcher: ModuleType, kernels: ModuleType) -> list[Compiled]:
     """All kernels of a module, as if they were compiled, to a launcher that remembers none from before."""
     found = {name: Compiled(kernel) for name, kernel in vars(kernels).items() if name.endswith("_kernel")}
     for name, kernel in found.items():
         monkeypatch.setattr(kernels, name, kernel)
-    layouts = {}
-    monkeypatch.setattr(launcher, "compiled_for", lambda layout: layouts.setdefault(layout, {}))
+    forgetting(monkeypatch, launcher)
     return list(found.values())

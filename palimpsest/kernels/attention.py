@@ -65,7 +65,8 @@ def relative_attention(
     seen = sizes["s"] if reach is None else min(reach, sizes["s"])
     options = {} if block is None else {"block": block}
     empty = empty[:, None].expand(-1, sizes["t"]) if empty is not None and empty.ndim == 1 else empty
-    terms = (relative and relative.within(seen), mask if mask is None else mask[:, :seen], persistent)
+    mask = mask if mask is None or mask.shape[1] == seen else mask[:, :seen]
+    terms = (relative and relative.within(seen), mask, persistent)
     return ATTENTION_BACKENDS[backend](queries, keys, values, seen, *terms, empty, dropout, **options)
 
 

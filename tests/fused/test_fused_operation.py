@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
 from palimpsest.kernels.convolution import short_convolution
 from palimpsest.kernels.cross_entropy import linear_cross_entropy
-from palimpsest.kernels.fused.launching import Noted, Way, compile_ahead, compiled_for, rehearsal
+from palimpsest.kernels.fused.launching import Noted, Way, compile_ahead, known_of, rehearsal
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -81,10 +81,23 @@ def test_what_nobody_asks_for_has_no_gradient(name):
 
 
 @pytest.mark.parametrize("name", DOORS)
+def test_gradients_are_the_same_where_a_graph_of_them_is_asked_for_and_cannot_be_differentiated_again(name):
+    door, shapes = DOORS[name]
+    given = [torch.randn(shape, device=DEVICE).requires_grad_() for shape in shapes]
+    plain, graphed = (
+        torch.autograd.grad(door(*given)[0].square().sum(), given, create_graph=each) for each in (False, True)
+    )
+    for one, other in zip(plain, graphed, strict=True):
+        assert torch.equal(one, other)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        graphed[0].sum().backward()
+
+
+@pytest.mark.parametrize("name", DOORS)
 def test_a_rehearsal_notes_what_would_be_launched_there_and_back_and_launches_nothing(name):
     door, shapes = DOORS[name]
     given = [torch.randn(shape, device=DEVICE).requires_grad_() for shape in shapes]
-    compiled_for.cache_clear()
+    known_of.cache_clear()
     with rehearsal() as noted:
         made = door(*given)
         there = len(noted)

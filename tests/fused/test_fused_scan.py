@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 from closeness import HALVES, close
-from forms import as_compiled
+from forms import as_compiled, forgetting
 from torch import Tensor
 
 from palimpsest.kernels import BackendRefused, Gates, counted_scan, memory_scan
@@ -100,6 +100,7 @@ def cut(monkeypatch):
             return replace(USUAL(*arguments), **changes)
 
         monkeypatch.setattr(fused, "settings_for", chosen)
+        forgetting(monkeypatch, fused)
 
     if DEVICE == "cpu":
         choose(chunk=16)

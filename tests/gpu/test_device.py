@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from forms import forgetting
 from toys import metrics, quiet, toy
 
 from palimpsest.cli.recipes import find_recipe, names
@@ -79,6 +80,7 @@ def test_pages_for_all_processors_are_as_right(monkeypatch, warps, keep, sizes):
     usual = scan.settings_for
     several = {} if warps is None else {f"{kernel}_warps": warps for kernel in ("carry", "back", "gradient", "prepare")}
     monkeypatch.setattr(scan, "settings_for", lambda *about: replace(usual(*about), **several))
+    forgetting(monkeypatch, scan)
     features, width = sizes
     tokens = (launching.processors_of(torch.device("cuda")) // 8 + 1, 230, 8)
     queries, keys = torch.randn(2, *tokens, features, dtype=torch.float64)

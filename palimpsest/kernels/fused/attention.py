@@ -3,8 +3,8 @@
 # pyright: reportCallIssue=false, reportArgumentType=false
 # A kernel is called with the arguments of its launch beside its own.
 
-from collections.abc import Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from ...relative import Relative
 from ..trust import INTERPRETED
 from . import attention_kernels as kernels
 from .features import holding
-from .launching import AMPLE, Way, compiled_for, launch, layout_of, product_dtype, room_of
+from .launching import AMPLE, Way, known_of, launch, layout_of, product_dtype, room_of
 from .operation import Operation
 
 WIDEST = 256  # of a head's keys and values
@@ -131,62 +131,78 @@ def distance_constants_for(key: int, tile: int) -> dict[str, Any]:
 
 
 class Problem:
-    """The inputs of both operations as the kernels take them: tensors with their steps, and sizes."""
+    """All that the kernels are told beside the tensors: steps, sizes, and how the work is cut."""
 
-    def __init__(self, inputs: Sequence, *others: Tensor):
-        *tensors, self.reach, self.dropout, numbers = inputs
-        queries, keys, values, places, table, bias, mask, vector_keys, vector_values, empty, seed = tensors
-        self.compiled = compiled_for((layout_of((*tensors, *others)), self.reach, tuple(numbers)))
+    def __init__(self, known: dict, *inputs):
+        queries, keys, values, places, table, bias, mask, vector_keys, vector_values, empty, _, *about = inputs
+        self.known, (self.reach, self.dropout, numbers) = known, about
         self.settings = Settings.of(numbers)
-        self.rows, self.length, self.heads, self.key = queries.shape
+        rows, self.length, heads, self.key = queries.shape
         self.slots, self.value, self.dtype = keys.shape[1], values.shape[-1], queries.dtype
         self.vectors = 0 if vector_keys is None else vector_keys.shape[1]
-        self.lines = self.rows * self.heads
-        self.tensors = dict(zip(NAMES, tensors, strict=True))
-        self.seed, self.sizes = seed, (self.heads, self.length, self.slots)
-        self.looks = None if mask is None else self.looks_of(mask)
-        self.queries = tokens(queries)
-        self.compared = (
-            self.queries,
-            tokens(keys),
-            tokens(values),
-            tokens(places),
-            None if table is None else (table, 0, *table.stride()[:2]),
-            None if bias is None else (bias, *bias.stride()),
-            None if mask is None else (mask, mask.stride(1), mask.stride(0)),
-            self.looks,
+        self.rows, self.lines, self.sizes = rows, rows * heads, (heads, self.length, self.slots)
+        self.steps = (
+            *map(token_steps, (queries, keys, values, places)),
+            None if table is None else (0, *table.stride()[:2]),
+            None if bias is None else bias.stride(),
+            None if mask is None else (mask.stride(1), mask.stride(0)),
+            *(None if x is None else (0, x.stride(1), x.stride(0)) for x in (vector_keys, vector_values)),
+            None if empty is None else empty.stride(),
+            None,
         )
-        self.persistent = tuple(
-            None if x is None else (x, 0, x.stride(1), x.stride(0)) for x in (vector_keys, vector_values)
-        )
-        self.chance = None if empty is None else (empty, *empty.stride()), seed
-
-    def looks_of(self, mask: Tensor) -> Tensor:
-        """How many distances each head `h` looks at."""
-        looks = mask.new_empty(self.heads, dtype=torch.int32)
-        arguments = ((mask, mask.stride(1), mask.stride(0)), looks, self.reach)
-        self.launch("looks_kernel", (self.heads, 1, 1), arguments, {"TILE": 2048}, 8, 1)
-        return looks
+        work, alone = self.settings.queries, table is None and mask is None
+        tiles, beyond = tiles_of(self.length, work), (tiles_of(self.reach, work) + 1) * work.tile
+        # programs that share the query tiles of a row and head; each has sums for all distances of its own
+        self.groups = tiles if alone else min(tiles, max(1, self.settings.programs // self.lines))
+        self.summed = (rows, self.groups, heads, beyond)
 
     def launch(
-        self, name: str, grid: tuple[int, int, int], arguments: tuple, constants: dict, warps: int = 4, stages: int = 3
+        self, name: str, grid: tuple[int, int, int], arguments: tuple, way: Callable[[], tuple[dict, int, int]]
     ) -> None:
-        way = partial(Way, grid, (), constants, warps, stages)
-        launch(self.compiled, name, getattr(kernels, name), arguments, way)
+        """The way is told as constants, warps and stages."""
+        launch(self.known, name, getattr(kernels, name), arguments, lambda: Way(grid, (), *way()))
 
     def launch_tiles(self, name: str, grid: tuple[int, int, int], arguments: tuple, work: Launch) -> None:
-        tile, warps, stages = work
-        constants = constants_for(self.key, self.value, tile, self.dtype)
-        self.launch(name, grid, arguments, constants, warps, stages)
+        def way() -> tuple[dict, int, int]:
+            return constants_for(self.key, self.value, work.tile, self.dtype), work.warps, work.stages
 
-    def like(self, name: str) -> Tensor | None:
-        """A place for the gradient of an input, in one piece."""
-        x = self.tensors[name]
-        return None if x is None else x.new_empty(x.shape)
+        self.launch(name, grid, arguments, way)
+
+
+class Given(NamedTuple):
+    """Tensors as the kernels take them, with their steps."""
+
+    compared: tuple  # queries, keys, values, places, table, bias, mask, and how many distances each head looks at
+    persistent: tuple
+    chance: tuple  # what is empty, and the seed
+
+
+def given_to(p: Problem, tensors: Sequence[Tensor | None]) -> Given:
+    stepped = [x if steps is None else (x, *steps) for x, steps in zip(tensors, p.steps, strict=True)]
+    compared, persistent, chance = stepped[:7], stepped[7:9], stepped[9:]
+    return Given((*compared, looks_of(p, tensors[6], compared[6])), tuple(persistent), tuple(chance))
+
+
+def looks_of(p: Problem, mask: Tensor | None, stepped) -> Tensor | None:
+    """How many distances each head `h` looks at."""
+    if mask is None:
+        return None
+    looks = mask.new_empty(len(mask), dtype=torch.int32)
+    p.launch("looks_kernel", (len(mask), 1, 1), (stepped, looks, p.reach), lambda: ({"TILE": 2048}, 8, 1))
+    return looks
+
+
+def token_steps(x: Tensor | None) -> tuple[int, ...] | None:
+    return None if x is None else x.stride()[:3]
 
 
 def tokens(x: Tensor | None) -> tuple | None:
     return None if x is None else (x, *x.stride()[:3])
+
+
+def like(x: Tensor | None) -> Tensor | None:
+    """A place for the gradient of an input, in one piece."""
+    return None if x is None else x.new_empty(*x.shape)
 
 
 def tiles_of(tokens: int, launch: Launch) -> int:
@@ -203,16 +219,26 @@ TENSORS = ", ".join(f"Tensor{'' if number < 3 else '?'} {name}" for number, name
 INPUTS = f"{TENSORS}, int reach, float dropout, int[] settings"
 
 
+def known_problem(inputs: tuple, *others: Tensor) -> tuple[Problem, Sequence[Tensor | None]]:
+    """Found once for tensors of a layout; and the tensors."""
+    *tensors, reach, dropout, numbers = inputs
+    known = known_of((layout_of((*tensors, *others)), reach, dropout, tuple(numbers)))
+    if (found := known.get("problem")) is None:
+        found = known["problem"] = Problem(known, *inputs)
+    return found, tensors
+
+
 def forward(*inputs) -> tuple[Tensor, Tensor, Tensor]:
     """Reads `b t h v`; the logarithm to base two of each query's sum of weights, and its largest score, `b h t`."""
     reads, lse, largest = results(*inputs)
     with torch.cuda.device_of(reads):
-        p = Problem(inputs)
-        launch = p.settings.forward
+        p, tensors = known_problem(inputs)
+        given, work = given_to(p, tensors), p.settings.forward
         arguments = (
-            *p.compared, *p.persistent, *p.chance, tokens(reads), lse, largest, *p.sizes, p.reach, p.vectors, p.dropout
+            *given.compared, *given.persistent, *given.chance, tokens(reads), lse, largest,
+            *p.sizes, p.reach, p.vectors, p.dropout,
         )  # fmt: skip
-        p.launch_tiles("forward_kernel", (p.lines, tiles_of(p.length, launch), 1), arguments, launch)
+        p.launch_tiles("forward_kernel", (p.lines, tiles_of(p.length, work), 1), arguments, work)
     return reads, lse, largest
 
 
@@ -223,80 +249,69 @@ def results(queries: Tensor, keys: Tensor, values: Tensor, *_) -> tuple[Tensor, 
     return reads, lse, torch.empty_like(lse)
 
 
-def backward(grads: list[Tensor], kept: list[Tensor], *inputs) -> list[Tensor]:
-    """The gradients of the first nine inputs, of those that there are."""
+def backward(grads: Sequence[Tensor], kept: Sequence[Tensor], *inputs) -> list[Tensor | None]:
+    """The gradients of the first nine inputs."""
     grad, (reads, lse, largest) = multiplied(grads[0], grads[0].dtype), kept
     with torch.cuda.device_of(grad):
-        p = Problem(inputs, grad, reads)
-        dots = torch.empty_like(lse)
-        of_queries, of_places, sums = gradient_of_queries(p, grad, reads, lse, largest, dots)
-        of_keys, of_values = gradient_of_keys(p, grad, lse, largest, dots)
-        of_vectors = gradient_of_vectors(p, grad, lse, dots)
-        of_distances = gradient_of_distances(p, *sums)
-    found = (of_queries, of_keys, of_values, of_places, *of_distances, *of_vectors)
-    return [x for x in found if x is not None]
+        p, tensors = known_problem(inputs, grad, reads)
+        given, coming = given_to(p, tensors), tokens(grad)
+        dots, found = torch.empty_like(lse), [like(x) for x in tensors[:7]]
+        sums = gradient_of_queries(p, given, coming, reads, lse, largest, dots, found)
+        gradient_of_keys(p, given, coming, lse, largest, dots, found)
+        gradient_of_distances(p, given, sums, found)
+        of_vectors = gradient_of_vectors(p, given, coming, lse, dots) if p.vectors else map(like, tensors[7:9])
+    return [*found, *of_vectors]
 
 
-def groups_of(p: Problem) -> int:
-    """How many programs share the query tiles of a row and head; each has sums for all distances of its own."""
-    tiles = tiles_of(p.length, p.settings.queries)
-    alone = p.tensors["table"] is None and p.tensors["mask"] is None
-    return tiles if alone else min(tiles, max(1, p.settings.programs // p.lines))
-
-
-def gradient_of_queries(p: Problem, grad: Tensor, reads: Tensor, lse: Tensor, largest: Tensor, dots: Tensor):
-    launch, groups = p.settings.queries, groups_of(p)
-    shape = (p.rows, groups, p.heads, (tiles_of(p.reach, launch) + 1) * launch.tile)
-    of_queries, of_places = p.like("queries"), p.like("places")
-    sums = tuple(
-        None if p.tensors[name] is None else lse.new_empty(*shape, *width)
-        for name, width in (("table", (holding(p.key),)), ("bias", ()), ("mask", ()))
-    )
+def gradient_of_queries(p: Problem, given: Given, coming: tuple, reads, lse, largest, dots, found) -> list:
+    """And of places; what each program adds to table, bias and mask is returned."""
+    of_queries, _, _, of_places, *of_distances = found
+    widths = (holding(p.key),), (), ()
+    sums = [
+        None if x is None else lse.new_empty(*p.summed, *width) for x, width in zip(of_distances, widths, strict=True)
+    ]
     arguments = (
-        *p.compared, *p.persistent, *p.chance, tokens(reads), tokens(grad), lse, largest, dots,
+        *given.compared, *given.persistent, *given.chance, tokens(reads), coming, lse, largest, dots,
         tokens(of_queries), tokens(of_places), *sums, *p.sizes, p.reach, p.vectors, p.dropout,
     )  # fmt: skip
-    p.launch_tiles("queries_kernel", (p.lines, groups, 1), arguments, launch)
-    return of_queries, of_places, sums
+    p.launch_tiles("queries_kernel", (p.lines, p.groups, 1), arguments, p.settings.queries)
+    return sums
 
 
-def gradient_of_keys(p: Problem, grad: Tensor, lse: Tensor, largest: Tensor, dots: Tensor):
-    launch = p.settings.keys
-    of_keys, of_values = p.like("keys"), p.like("values")
+def gradient_of_keys(p: Problem, given: Given, coming: tuple, lse, largest, dots, found) -> None:
+    """And of values."""
+    work, (_, of_keys, of_values, *_) = p.settings.keys, found
     arguments = (
-        *p.compared, *p.chance, tokens(grad), lse, largest, dots, tokens(of_keys), tokens(of_values),
+        *given.compared, *given.chance, coming, lse, largest, dots, tokens(of_keys), tokens(of_values),
         *p.sizes, p.reach, p.dropout,
     )  # fmt: skip
-    tiles = tiles_of(p.slots - p.length, launch) + tiles_of(p.length, launch)
-    p.launch_tiles("keys_kernel", (p.lines * tiles, 1, 1), arguments, launch)
-    return of_keys, of_values
+    tiles = tiles_of(p.slots - p.length, work) + tiles_of(p.length, work)
+    p.launch_tiles("keys_kernel", (p.lines * tiles, 1, 1), arguments, work)
 
 
-def gradient_of_distances(p: Problem, *sums: Tensor | None):
+def gradient_of_distances(p: Problem, given: Given, sums: list, found) -> None:
     """Of table, bias and mask."""
-    found = p.like("table"), p.like("bias"), p.like("mask")
-    if any(x is not None for x in found):
-        constants = distance_constants_for(p.key, p.settings.queries.tile)
-        arguments = (*sums, p.looks, *found, p.rows, *p.sizes, p.reach, groups_of(p))
-        programs = tiles_of(p.reach, p.settings.queries) * constants["PARTS"]
-        p.launch("distances_kernel", (programs, p.heads, 1), arguments, constants)
-    return found
+    of_distances = found[4:7]
+    if all(x is None for x in of_distances):
+        return
+    constants = distance_constants_for(p.key, p.settings.queries.tile)
+    arguments = (*sums, given.compared[7], *of_distances, p.rows, *p.sizes, p.reach, p.groups)
+    programs = tiles_of(p.reach, p.settings.queries) * constants["PARTS"]
+    p.launch("distances_kernel", (programs, p.sizes[0], 1), arguments, lambda: (constants, 4, 3))
 
 
-def gradient_of_vectors(p: Problem, grad: Tensor, lse: Tensor, dots: Tensor):
-    if not p.vectors:
-        return p.like("vector_keys"), p.like("vector_values")
-    launch = p.settings.keys
-    tiles = tiles_of(p.vectors, launch)
-    parts = min(p.rows * tiles_of(p.length, launch), max(1, p.settings.programs // (p.heads * tiles)))
-    sums = [lse.new_empty(parts, p.heads, p.vectors, width) for width in (p.key, p.value)]
+def gradient_of_vectors(p: Problem, given: Given, coming: tuple, lse: Tensor, dots: Tensor) -> list[Tensor]:
+    work, heads = p.settings.keys, p.sizes[0]
+    tiles = tiles_of(p.vectors, work)
+    parts = min(p.rows * tiles_of(p.length, work), max(1, p.settings.programs // (heads * tiles)))
+    sums = [lse.new_empty(parts, heads, p.vectors, width) for width in (p.key, p.value)]
     arguments = (
-        p.queries, *p.persistent, p.seed, tokens(grad), lse, dots,
+        given.compared[0], *given.persistent, given.chance[1], coming, lse, dots,
         *((x, x.stride(0), x.stride(2), x.stride(1)) for x in sums),
         p.rows, *p.sizes, p.vectors, p.dropout,
     )  # fmt: skip
-    p.launch_tiles("vectors_kernel", (p.heads, tiles, parts), arguments, launch)
-    return [x.sum(0).to(grad.dtype) for x in sums]
+    p.launch_tiles("vectors_kernel", (heads, tiles, parts), arguments, work)
+    return [x.sum(0).to(coming[0].dtype) for x in sums]
 
 
 relative_attention = Operation("relative_attention", INPUTS, forward, backward, results, learned=LEARNED, kept_from=0)

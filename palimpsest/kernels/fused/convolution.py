@@ -13,7 +13,7 @@ from torch import Tensor
 from ..trust import INTERPRETED
 from . import convolution_kernels as kernels
 from .features import holding
-from .launching import Way, compiled_for, launch, layout_of, processors_of
+from .launching import Way, known_of, launch, layout_of, processors_of
 from .operation import Operation
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -77,22 +77,29 @@ def stepped(x: Tensor) -> tuple[Tensor, int, int]:
 class Plan:
     """How a launch is cut: into runs of tokens, of one length but for the last, and these into tiles of channels."""
 
-    def __init__(self, x: Tensor, work: Launch):
+    def __init__(self, known: dict, x: Tensor, work: Launch):
         rows, self.length, self.channels = x.shape
         lines = rows * -(-self.channels // work.channels)
         wanted = max(1, work.programs * processors_of(x.device) // lines)
         self.run = triton.cdiv(max(MOST, -(-self.length // wanted)), work.tokens) * work.tokens
         self.runs = -(-self.length // self.run)
-        self.work, self.grid = work, (lines * self.runs, 1, 1)
+        self.known, self.work, self.grid = known, work, (lines * self.runs, 1, 1)
 
-    def launch(self, name: str, given: Sequence[Tensor], numbers: Sequence[int], arguments: tuple, size: int) -> None:
+    def launch(self, name: str, arguments: tuple, size: int) -> None:
         def way() -> Way:
             constants = {"SIZE": size, "COLUMNS": triton.next_power_of_2(size)}
             constants |= {"CHANNELS": self.work.channels, "TOKENS": self.work.tokens}
             return Way(self.grid, (self.length, self.channels, self.runs, self.run), constants, self.work.warps, 1)
 
-        compiled = compiled_for((layout_of(given), tuple(numbers)))
-        launch(compiled, name, getattr(kernels, name), arguments, way)
+        launch(self.known, name, getattr(kernels, name), arguments, way)
+
+
+def known_plan(x: Tensor, work: Launch, *others: Tensor) -> Plan:
+    """Found once for tensors of a layout."""
+    known = known_of((layout_of((x, *others)), work))
+    if (found := known.get("plan")) is None:
+        found = known["plan"] = Plan(known, x, work)
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- the operations
@@ -102,28 +109,28 @@ INPUTS = "Tensor x, Tensor recent, Tensor taps, int[] settings"
 
 def forward(x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]) -> tuple[Tensor]:
     (y,) = room_for(x)
-    plan = Plan(x, Settings.of(numbers).forward)
+    plan = known_plan(x, Settings.of(numbers).forward, recent, taps)
     arguments = (stepped(x), stepped(recent), taps.contiguous(), stepped(y))
     with torch.cuda.device_of(x):
-        plan.launch("forward_kernel", (x, recent, taps), numbers, arguments, taps.shape[1])
+        plan.launch("forward_kernel", arguments, taps.shape[1])
     return (y,)
 
 
 def backward(
-    grads: list[Tensor], kept: list[Tensor], x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]
+    grads: Sequence[Tensor], kept: Sequence[Tensor], x: Tensor, recent: Tensor, taps: Tensor, numbers: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     (grad,) = grads
-    of_x, of_recent = x.new_empty(x.shape), recent.new_empty(recent.shape)
-    plan = Plan(x, Settings.of(numbers).backward)
+    of_x, of_recent = (z.new_empty(*z.shape) for z in (x, recent))
+    plan = known_plan(x, Settings.of(numbers).backward, recent, taps, grad)
     sums = taps.new_empty(len(x) * plan.runs, taps.shape[1], len(taps), dtype=torch.float32)
     arguments = (stepped(grad), stepped(x), stepped(recent), taps.contiguous(), stepped(of_x), stepped(of_recent), sums)
     with torch.cuda.device_of(x):
-        plan.launch("backward_kernel", (grad, x, recent, taps), numbers, arguments, taps.shape[1])
+        plan.launch("backward_kernel", arguments, taps.shape[1])
     return of_x, of_recent, sums.sum(0).mT.contiguous().to(taps.dtype)
 
 
 def room_for(x: Tensor, *_) -> tuple[Tensor]:
-    return (x.new_empty(x.shape),)
+    return (x.new_empty(*x.shape),)
 
 
 short_convolution = Operation("short_convolution", INPUTS, forward, backward, room_for, learned=3, kept_from=1)

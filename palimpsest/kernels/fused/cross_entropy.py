@@ -13,7 +13,7 @@ from torch import Tensor
 from ..trust import INTERPRETED
 from . import cross_entropy_kernels as kernels
 from .features import holding
-from .launching import AMPLE, Way, compiled_for, launch, layout_of, product_dtype, room_of
+from .launching import AMPLE, Way, known_of, launch, layout_of, product_dtype, room_of
 from .operation import Operation
 
 WIDEST = {torch.bfloat16: 512, torch.float16: 512, torch.float32: 256}  # hidden states, by the type of the products
@@ -105,7 +105,7 @@ class Problem:
     def __init__(self, inputs: Sequence, *others: Tensor):
         *tensors, self.z_loss, self.smoothing, dtype, numbers = inputs
         hidden, weight, bias, targets, order, count = tensors
-        self.compiled = compiled_for((layout_of((*tensors, *others)), dtype, tuple(numbers)))
+        self.known = known_of((layout_of((*tensors, *others)), dtype, tuple(numbers)))
         self.settings = Settings.of(numbers)
         self.rows, self.width = hidden.shape
         self.tokens = len(weight)
@@ -122,7 +122,7 @@ class Problem:
     def launch(self, name: str, grid: tuple[int, int, int], arguments: tuple, work: Launch, **constants: Any) -> None:
         constants = constants_for(self.width, work.rows, work.tokens, **constants)
         way = partial(Way, grid, (), constants, work.warps, work.stages)
-        launch(self.compiled, name, getattr(kernels, name), arguments, way)
+        launch(self.known, name, getattr(kernels, name), arguments, way)
 
 
 def matrix(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, int]:
@@ -146,7 +146,7 @@ def forward(*inputs) -> tuple[Tensor, Tensor]:
         p = Problem(inputs)
         work = p.settings.forward
         programs = p.programs(work)
-        largest, totals = nats.new_empty(2, programs, work.rows)
+        largest, totals = (nats.new_empty(programs, work.rows) for _ in range(2))
         arguments = (p.hidden, p.weight, p.bias, p.picked, largest, totals, p.rows, p.tokens)
         p.launch("partition_kernel", (programs, 1, 1), arguments, work, PRECISION=p.precision)
         arguments = (
@@ -167,8 +167,8 @@ def room_for_rows(hidden: Tensor, order: Tensor | None, *shape: int, dtype: torc
     return hidden.new_empty(shape, dtype=dtype) if order is None else hidden.new_zeros(shape, dtype=dtype)
 
 
-def backward(grads: list[Tensor], kept: list[Tensor], *inputs) -> list[Tensor]:
-    """The gradients of hidden states, weight and, if there is one, bias."""
+def backward(grads: Sequence[Tensor], kept: Sequence[Tensor], *inputs) -> list[Tensor | None]:
+    """The gradients of hidden states, weight and bias."""
     grad, (partition,) = grads[0].contiguous(), kept
     with torch.cuda.device_of(grad):
         p = Problem(inputs, grad, partition)
@@ -191,20 +191,24 @@ def gradient_of_hidden(p: Problem, grad: Tensor, partition: Tensor, hidden: Tens
     return found
 
 
-def gradient_of_weight(p: Problem, grad: Tensor, partition: Tensor, weight: Tensor) -> list[Tensor]:
+def gradient_of_weight(p: Problem, grad: Tensor, partition: Tensor, weight: Tensor) -> list[Tensor | None]:
     """Of weight and bias: where there are few token tiles, several programs share the rows of each."""
     work = p.settings.weight
     tiles = -(-p.tokens // work.tokens)
     parts = min(-(-p.rows // work.rows), max(1, p.settings.programs // 2 // tiles))
     given = [weight] if p.bias is None else [weight, p.bias]
-    sums = [grad.new_empty(parts, *x.shape, dtype=torch.float32 if parts > 1 else x.dtype) for x in given]
+    if parts == 1:
+        sums = [x.new_empty(*x.shape) for x in given]
+    else:
+        sums = [grad.new_empty(parts, *x.shape, dtype=torch.float32) for x in given]
     of_weight, of_bias = (*sums, None)[:2]
     arguments = (
         p.hidden, p.weight, p.bias, p.targets, p.picked, partition, grad, of_weight, of_bias,
         p.z_loss, p.smoothing, p.rows, p.tokens,
     )  # fmt: skip
     p.launch("weight_kernel", (tiles, parts, 1), arguments, work, PRECISION=p.precision)
-    return [added.sum(0).to(x.dtype) if parts > 1 else added[0] for added, x in zip(sums, given, strict=True)]
+    found = sums if parts == 1 else [each.sum(0).to(x.dtype) for each, x in zip(sums, given, strict=True)]
+    return [*found, None][:2]
 
 
 linear_cross_entropy = Operation("linear_cross_entropy", INPUTS, forward, backward, results, learned=3, kept_from=1)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .elementary import exp, sigmoid
 from .features import features_of_one, holding
-from .launching import Way, compiled_for, launch, layout_of, processors_of, strides
+from .launching import Way, known_of, launch, layout_of, processors_of, strides
 from .operation import DEVICES, LIBRARY, watched
 
 TOKENS = 4  # at most: a token may write several times, and each of them is one here
@@ -137,9 +137,9 @@ def decode_op(queries, keys, values, log_keep, erase, write, memory, matrix, *ab
         grid = (rows * heads * -(-page // settings.columns), 1, 1)
         return Way(grid, (*strides(*tensors[:6]), heads), constants, settings.warps, 1)
 
-    compiled = compiled_for((layout_of(tensors), about, settings))
+    known = known_of((layout_of(tensors), about, settings))
     with torch.cuda.device_of(queries):
-        launch(compiled, "decode", decode_kernel, (*tensors, *made), way)
+        launch(known, "decode", decode_kernel, (*tensors, *made), way)
     return made
 
 

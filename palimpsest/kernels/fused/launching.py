@@ -15,7 +15,7 @@ from torch import Tensor
 def layout_of(tensors: Sequence[Tensor | None]) -> tuple:
     """All that a kernel is compiled for; that a tensor starts at a multiple of 16 bytes is worth wider accesses."""
     return tuple(
-        None if x is None else (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors
+        [None if x is None else (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors]
     )
 
 
@@ -49,8 +49,8 @@ def properties_of(device: torch.device) -> Any:
 
 
 @lru_cache(maxsize=1024)  # a cache that grows has another layout for each token
-def compiled_for(layout: Hashable) -> dict[Hashable, Any]:
-    """The kernels that were launched with such tensors, by what they were launched for."""
+def known_of(layout: Hashable) -> dict[Hashable, Any]:
+    """What was found out about such tensors: kernels by what they were launched for, and how their work is cut."""
     return {}
 
 
@@ -65,11 +65,11 @@ class Way(NamedTuple):
 
 
 def launch(
-    compiled: dict[Hashable, Any], purpose: Hashable, kernel: Any, arguments: Sequence, way: Callable[[], Way]
+    known: dict[Hashable, Any], purpose: Hashable, kernel: Any, arguments: Sequence, way: Callable[[], Way]
 ) -> None:
     """The way is asked for once: for one purpose, with tensors of one layout, it is always the same."""
-    if known := compiled.get(purpose):
-        run, rest = known
+    if compiled := known.get(purpose):
+        run, rest = compiled
         run(*arguments, *rest)
         return
     if (noted := NOTED.get()) is not None:
@@ -79,7 +79,7 @@ def launch(
     binary = kernel[grid](*arguments, *numbers, **constants, num_warps=warps, num_stages=stages)
     if binary is not None:  # Triton's interpreter has none
         named = [constants[name] for name in kernel.arg_names if name in constants]
-        compiled[purpose] = binary[grid], (*numbers, *named)
+        known[purpose] = binary[grid], (*numbers, *named)
 
 
 class Noted(NamedTuple):

@@ -14,8 +14,12 @@ Made = Sequence[Any]  # tensors, and None for whatever there is none of
 
 
 def watched() -> bool:
-    """Whether torch has to see our operations as such: it compiles, or a mode follows whatever is done."""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    """Whether torch has to see our operations as such: it compiles, transforms, or a mode follows whatever is done."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+    )
 
 
 class Operation:
@@ -23,7 +27,7 @@ class Operation:
 
     forward(*inputs)                  makes the `results`, and then whatever else only backward needs
     shapes(*inputs)                   makes the same, not filled
-    backward(grads, kept, *inputs)    makes the gradients of the first `learned` inputs, of those that are there
+    backward(grads, kept, *inputs)    makes the gradients of the first `learned` inputs, None where there is none
 
     grads are of the results, None where nobody asks; kept is what forward made from `kept_from` on. Whatever there is
     none of this time is None, but for torch, whose lists have tensors only.
@@ -51,31 +55,40 @@ class Operation:
         for device in DEVICES:
             LIBRARY.impl(name, lambda *given: filled(forward(*given)), device)
             LIBRARY.impl(f"{name}_backward", self.backward_of_filled, device)
-        LIBRARY.impl(name, lambda *given: list(registered.apply(*given)), "Autograd")
+        LIBRARY.impl(name, lambda *given: list(registered(*self.apart(given))), "Autograd")
         torch.library.register_fake(f"palimpsest::{name}", lambda *given: filled(shapes(*given)), lib=LIBRARY)
         torch.library.register_fake(f"palimpsest::{name}_backward", self.shapes_back, lib=LIBRARY)
 
     def backward_of_filled(self, grads, kept, *inputs) -> list[Tensor]:
-        return list(self.backward(grads, [x if x.numel() else None for x in kept], *inputs))
+        found = self.backward(grads, [x if x.numel() else None for x in kept], *inputs)
+        return [x for x in found if x is not None]
+
+    def backward_seen(self, grads, kept, *inputs) -> Made:
+        found = iter(self.seen_back(list(grads), list(kept), *inputs))
+        return [None if x is None else next(found) for x in inputs[: self.learned]]
 
     def shapes_back(self, grads, kept, *inputs) -> list[Tensor]:
         return [x.new_empty(x.shape) for x in inputs[: self.learned] if x is not None]
 
     def __call__(self, *inputs) -> Made:
-        return self.seen(*inputs)[: self.results] if watched() else self.direct.apply(*inputs)
+        return self.seen(*inputs)[: self.results] if watched() else self.direct(*self.apart(inputs))
 
-    def remember(self, ctx, inputs: tuple, made: Made) -> None:
+    def apart(self, inputs: tuple) -> tuple:
+        """Numbers, as one, and then the tensors: torch looks at every argument of a function."""
+        return inputs[self.tensors :], *inputs[: self.tensors]
+
+    def remember(self, ctx, numbers: tuple, tensors: tuple, made: Made) -> None:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[: self.tensors], *made[self.kept_from :])
-        ctx.numbers = inputs[self.tensors :]
+        ctx.save_for_backward(*tensors, *made[self.kept_from :])
+        ctx.numbers = numbers
 
     def gradients(self, ctx, grads: tuple[Tensor | None, ...], backward: Callable[..., Made]) -> tuple:
-        inputs, kept = ctx.saved_tensors[: self.tensors], ctx.saved_tensors[self.tensors :]
-        others = (None,) * (self.tensors - self.learned + len(ctx.numbers))
-        if all(grad is None for grad in grads):
-            return (None,) * self.learned + others
-        found = iter(backward(list(grads), list(kept), *inputs, *ctx.numbers))
-        return (*(None if x is None else next(found) for x in inputs[: self.learned]), *others)
+        """Of numbers and tensors."""
+        saved, count = ctx.saved_tensors, self.tensors  # torch makes them anew whenever they are asked for
+        if not any(grad is not None for grad in grads):
+            return (None,) * (1 + count)
+        found = backward(grads, saved[count:], *saved[:count], *ctx.numbers)
+        return None, *found, *(None,) * (count - self.learned)
 
 
 def filled(made: Made) -> list[Tensor]:
@@ -83,33 +96,37 @@ def filled(made: Made) -> list[Tensor]:
     return [made[0].new_empty(0) if x is None else x for x in made]
 
 
-def functions_of(operation: Operation) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
+def functions_of(operation: Operation) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
     """The direct way, and the one that torch takes: `register_autograd` would cost more time at every call."""
 
     class Direct(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, *inputs):
-            made = operation.forward(*inputs)
-            operation.remember(ctx, inputs, made)
+        def forward(ctx, numbers, *tensors):
+            made = operation.forward(*tensors, *numbers)
+            operation.remember(ctx, numbers, tensors, made)
             return tuple(made[: operation.results])
 
         @staticmethod
-        @once_differentiable
         def backward(ctx, *grads):
-            return operation.gradients(ctx, grads, operation.backward)
+            return once(ctx, *grads) if torch.is_grad_enabled() else operation.gradients(ctx, grads, operation.backward)
 
     class Registered(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, *inputs):
+        def forward(ctx, numbers, *tensors):
             with torch._C._AutoDispatchBelowAutograd():
-                made = operation.seen(*inputs)
-            operation.remember(ctx, inputs, made)
+                made = operation.seen(*tensors, *numbers)
+            operation.remember(ctx, numbers, tensors, made)
             ctx.mark_non_differentiable(*made[operation.results :])
             return tuple(made)
 
         @staticmethod
         @once_differentiable
         def backward(ctx, *grads):
-            return operation.gradients(ctx, grads[: operation.results], operation.seen_back)
+            return operation.gradients(ctx, grads[: operation.results], operation.backward_seen)
 
-    return Direct, Registered
+    @once_differentiable
+    def once(ctx, *grads):
+        return operation.gradients(ctx, grads, operation.backward)
+
+    # what Function.apply does before, for transforms of functions, is not for a direct call
+    return super(torch.autograd.Function, Direct).apply, Registered.apply  # pyright: ignore[reportAttributeAccessIssue]

@@ -15,7 +15,7 @@ from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from .decode import decode, short
 from .features import holding
-from .launching import AMPLE, Way, compiled_for, launch, layout_of, processors_of, room_of, strides
+from .launching import AMPLE, Way, known_of, launch, layout_of, processors_of, room_of, strides
 from .operation import Operation
 
 MOST = 256  # features, values
@@ -53,6 +53,11 @@ PRECISIONS = {
 }
 
 
+def many_made(map: str, features: int) -> bool:
+    """Whether features are made by a product, and so many that it leaves little room for them."""
+    return map in PRODUCTS and features >= 2 * kernels.SHARE.value
+
+
 @lru_cache(maxsize=1024)
 def settings_for(
     lines: int,
@@ -75,7 +80,7 @@ def settings_for(
         warps = 8 if features >= 128 else 4
         return Settings(16, 16, 16, warps, warps, warps, warps, stages=1, gradient_stages=1)
     small, wide, size = max(features, values) <= 64, features > 128, holding(values)
-    made = map in PRODUCTS and features >= 128  # what makes features leaves little room for them
+    made = many_made(map, features)
     chunk = 16 if made or (keep == "features" and wide) else 32
     columns = min(size, chunk)
     programs = lines * triton.cdiv(values, columns)
@@ -129,7 +134,7 @@ class Problem(NamedTuple):
     shared: bool  # whether erase is also write
     settings: Settings
     precision: Precision
-    compiled: dict  # kernels that were launched with tensors of this layout
+    known: dict  # what was found out about tensors of this layout
 
     @property
     def chunks(self) -> int:
@@ -242,11 +247,11 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
     def way() -> Way:
         numbers = (*strides(queries, keys, log_keep, erase), p.shape.length, p.shape.heads, p.chunks)
         constants = {"LEVELS": p.levels, "ERASE": erase is not None, "LOOKED": ready.queries is not None}
-        constants |= {"EXACT": p.precision.exact}
+        constants |= {"SHARES": many_made(p.look[0], p.shape.features), "EXACT": p.precision.exact}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, p.common(without="ROUGH") | constants, p.settings.prepare_warps, p.settings.stages)
 
-    launch(p.compiled, "prepare", kernels.prepare_kernel, (queries, keys, log_keep, erase, matrix, *ready), way)
+    launch(p.known, "prepare", kernels.prepare_kernel, (queries, keys, log_keep, erase, matrix, *ready), way)
 
 
 def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None) -> None:
@@ -263,10 +268,11 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
     arguments = (
-        queries, keys, values, erase, write, matrix, ready.solved, ready.seen, *ready[5:],
+        queries, keys, values, erase, write, matrix,
+        ready.solved, ready.seen, ready.kept, ready.remaining, ready.dimmed,
         start, reads, mass, *(saved or Saved()), last,
     )  # fmt: skip
-    launch(p.compiled, ("carry", *there.values()), kernels.carry_kernel, arguments, way)
+    launch(p.known, ("carry", *there.values()), kernels.carry_kernel, arguments, way)
 
 
 def carry_back(
@@ -284,10 +290,10 @@ def carry_back(
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
     arguments = (
-        queries, keys, erase, matrix, ready.solved, ready.seen, *ready[5:],
+        queries, keys, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining, ready.dimmed,
         of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
     )  # fmt: skip
-    launch(p.compiled, ("back", *there.values()), kernels.carry_back_kernel, arguments, way)
+    launch(p.known, ("back", *there.values()), kernels.carry_back_kernel, arguments, way)
 
 
 def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass, of_fresh, of_pages):
@@ -295,8 +301,8 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     rows, length, heads, width, _, count, _ = p.shape
     of_queries, of_keys = (x.new_empty(rows, length, heads, width) for x in (queries, keys))
     of_values = values.new_empty(rows, length, heads, count)
-    of_log_keep, of_erase = (None if x is None else x.new_empty(x.shape) for x in (log_keep, erase))
-    of_write = None if write is None or p.shared else write.new_empty(write.shape)
+    of_log_keep, of_erase = (None if x is None else x.new_empty(*x.shape) for x in (log_keep, erase))
+    of_write = None if write is None or p.shared else write.new_empty(*write.shape)
 
     def way() -> Way:
         numbers = (*strides(queries, keys, values, log_keep, erase, write, of_reads), length, heads, p.chunks)
@@ -308,11 +314,12 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
     arguments = (
-        queries, keys, values, log_keep, erase, write, matrix, ready.queries, ready.keys, *ready[3:7], *saved,
+        queries, keys, values, log_keep, erase, write, matrix,
+        ready.queries, ready.keys, ready.seen, ready.between, ready.kept, ready.remaining, *saved,
         of_reads, of_mass, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     )  # fmt: skip
-    launch(p.compiled, "gradients", kernels.gradients_kernel, arguments, way)
+    launch(p.known, "gradients", kernels.gradients_kernel, arguments, way)
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
 
@@ -363,7 +370,7 @@ def backward(
         carry_back(*seen, ready, of_reads, of_mass, None, of_starts)
         of_last = ended(effects, of_starts, of_last, p.shape.page)
     carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_pages)
-    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_pages), of_starts[:, 0]
+    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_pages), of_starts
 
 
 INPUTS = (
@@ -371,11 +378,13 @@ INPUTS = (
     "Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, float limit, bool shared, "
     "bool counts, bool saves"
 )
+TENSORS = 8  # the first of them
 
 
 def problem(
-    layout, queries, values, log_keep, erase, matrix, map, scale, nu, floor, epsilon, factor, limit, shared, counts
-):
+    known, queries, keys, values, log_keep, erase, write, memory, matrix,
+    map, scale, nu, floor, epsilon, factor, limit, shared, counts, saves,
+) -> Problem:  # fmt: skip
     rows, length, heads, width = queries.shape
     features = Look(matrix=matrix, map=map, nu=nu).features(width)
     shape = Shape(rows, length, heads, width, features, values.shape[-1], counts)
@@ -394,43 +403,49 @@ def problem(
     )
     if counts and erase is not None:  # what a part does to a page that is erased it does not do to the sum of its keys
         settings = replace(settings, parts=1)
-    compiled = compiled_for((layout, look, limit, shared, counts, settings))
-    return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], compiled)
+    return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], known)
 
 
-def scan_op(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor | None]:
+def known_problem(inputs: tuple, *others: Tensor | None) -> Problem:
+    """Found once for tensors of a layout."""
+    tensors, about = inputs[:TENSORS], inputs[TENSORS:]
+    known = known_of((layout_of((*tensors, *others)), about))
+    if (found := known.get("problem")) is None:
+        found = known["problem"] = problem(known, *inputs)
+    return found
+
+
+def scan_op(*inputs) -> list[Tensor | None]:
     """Reads, the last page, what was read of the sum of keys and, if asked to, all that backward needs."""
-    *look, saves = about
-    layout = layout_of((queries, keys, values, log_keep, erase, write, memory, matrix))
-    p = problem(layout, queries, values, log_keep, erase, matrix, *look)
-    tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
-    with torch.cuda.device_of(queries):
-        return forward(p, tensors, memory, saves).listed()
+    p = known_problem(inputs)
+    with torch.cuda.device_of(inputs[0]):
+        return forward(p, given_to(p, *inputs), inputs[6], inputs[-1]).listed()
 
 
-def scan_back_op(grads, kept, queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor]:
-    """Gradients of what there is, in order."""
-    *look, _ = about
+def scan_back_op(grads, kept, *inputs) -> list[Tensor | None]:
+    """Gradients of all but the matrix."""
+    values, memory, counts = inputs[2], inputs[6], inputs[-2]
     of_reads, of_last, of_mass = grads
     of_reads = torch.zeros_like(values) if of_reads is None else of_reads
     of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
-    if look[-1]:  # keys are counted
+    if counts:
         of_mass = values.new_zeros(values.shape[:-1], dtype=torch.float32) if of_mass is None else of_mass.contiguous()
-    given = (queries, keys, values, log_keep, erase, write, matrix, of_reads, of_last, of_mass)
-    p = problem(layout_of(given), queries, values, log_keep, erase, matrix, *look)
-    tensors = (queries, keys, values, log_keep, erase, erase if p.shared else write, matrix)
+    p = known_problem(inputs, of_reads, of_last, of_mass)
     *rest, effects = kept
     of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
-    with torch.cuda.device_of(queries):
+    with torch.cuda.device_of(values):
         saved, ready = Saved(*rest[: len(Saved._fields)]), Ready(*rest[len(Saved._fields) :])
-        *most, of_memory = backward(p, tensors, saved, ready, effects, of_reads, of_mass, of_last)
-    found = [x for x in most if x is not None]
-    return found if memory is None else [*found, of_memory.view(memory.shape)]
+        *most, of_starts = backward(p, given_to(p, *inputs), saved, ready, effects, of_reads, of_mass, of_last)
+    return [*most, None if memory is None else of_starts[:, 0].view(memory.shape)]
 
 
-def shapes(queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> list[Tensor | None]:
-    *look, saves = about
-    return room_for(problem(None, queries, values, log_keep, erase, matrix, *look), values, erase, saves).listed()
+def given_to(p: Problem, queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> tuple:
+    """The tensors that kernels are given."""
+    return queries, keys, values, log_keep, erase, erase if p.shared else write, matrix
+
+
+def shapes(*inputs) -> list[Tensor | None]:
+    return room_for(problem({}, *inputs), inputs[2], inputs[4], inputs[-1]).listed()
 
 
 memory_scan = Operation("memory_scan", INPUTS, scan_op, scan_back_op, shapes, learned=7, results=3, kept_from=3)
@@ -480,9 +495,9 @@ def refusal(queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None
     """Why this cannot be done here, if it cannot."""
     if queries.device.type != "cuda" and not INTERPRETED:
         return f"the fused backend needs a CUDA device; found {queries.device}"
-    kinds = {x.dtype for x in (queries, keys, values)}
-    if len(kinds) > 1 or queries.dtype not in PRECISIONS or (memory is not None and memory.dtype == torch.float64):
-        found = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+    same = queries.dtype == keys.dtype == values.dtype and queries.dtype in PRECISIONS
+    if not same or (memory is not None and memory.dtype == torch.float64):
+        found = ", ".join(sorted({str(x.dtype).removeprefix("torch.") for x in (queries, keys, values)}))
         return f"the fused backend knows queries, keys and values all of float32, bfloat16 or float16; found {found}"
     features = (look or Look()).features(queries.shape[-1])
     if max(features, values.shape[-1]) > MOST:

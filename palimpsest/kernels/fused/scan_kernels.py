@@ -148,14 +148,14 @@ def seen_of(q, k, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def in_shares(x, LOOK: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """Many features that were made by products, as [shares, CHUNK, SHARE]; others as they are.
+def in_shares(x, SHARES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """Many features that were made by products, as [shares, CHUNK, SHARE], if asked to.
 
     Triton lays out the warps of products that follow from each other in one way, and for a square one, as that of
     queries and keys is, it is one below the other: each would make all features of the tokens, more than its registers
     hold. A product of shares has a layout of its own, and leaves the others theirs.
     """
-    if (LOOK[0] == "DPFP" or LOOK[0] == "Favor") and FEATURES >= 2 * SHARE:
+    if SHARES:
         return tl.permute(tl.reshape(x, (CHUNK, SIZE // SHARE, SHARE)), (1, 0, 2))
     else:
         return x
@@ -291,7 +291,7 @@ def prepare_kernel(
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
     LEVELS: tl.constexpr, KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr,
-    LOOKED: tl.constexpr, EXACT: tl.constexpr, FINE: tl.constexpr,
+    LOOKED: tl.constexpr, SHARES: tl.constexpr, EXACT: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
@@ -331,8 +331,8 @@ def prepare_kernel(
             store_dimmed(dimmed_out, program * 3 + KEYS_LEFT, k * until, feature, FEATURES, CHUNK, FINE)
             seen, recalled = overlaps_by_feature(seen, recalled, q, k, logs, CHUNK, LEVELS, FINE)
     else:
-        q = in_shares(q, LOOK, FEATURES, SIZE, CHUNK)
-        k = in_shares(k, LOOK, FEATURES, SIZE, CHUNK)
+        q = in_shares(q, SHARES, SIZE, CHUNK)
+        k = in_shares(k, SHARES, SIZE, CHUNK)
         seen = seen_of(q, k, CHUNK, FINE)
         if ERASE:
             recalled = seen_of(k, k, CHUNK, FINE)
