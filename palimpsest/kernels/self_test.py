@@ -286,12 +286,14 @@ def attentions() -> Iterator[Case]:
         "places": torch.randn(ROWS, LENGTH, HEADS, FEATURES, generator=chance),
         "table": torch.randn(LENGTH, HEADS, FEATURES, generator=chance) / FEATURES**0.5,
     }
+    mask = torch.rand(HEADS, LENGTH, generator=chance)
+    mask[-1, :100] = 1  # tiles that a head sees wholly, as it does within its span
     terms: dict[str, Inputs] = {
         "products": {},
         "distances": distances,
         "distances and biases": distances | {"bias": torch.randn(LENGTH, HEADS, generator=chance)},
         "mask and vectors": {
-            "mask": torch.rand(HEADS, LENGTH, generator=chance),
+            "mask": mask,
             "persistent_keys": torch.randn(HEADS, VECTORS, FEATURES, generator=chance) / FEATURES**0.5,
             "persistent_values": torch.randn(HEADS, VECTORS, WIDTH, generator=chance),
         },

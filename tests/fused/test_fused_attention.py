@@ -114,6 +114,7 @@ CASES = {
     "a reach": Case(20, 50, words="place bias", reach=9),
     "documents": Case(20, 36, words="place bias", empty="documents", settings=APART),
     "spans": Case(17, 40, spans=(0.0, 9.0, 30.5), reach=33),  # one ends exactly where a share does
+    "spans that see some tiles wholly": Case(20, 70, words="place", spans=(37.5, 20.0), reach=60),
     "vectors": Case(17, 17, 1, vectors=20),
     "a reach, vectors": Case(40, 54, words="place bias", reach=37, vectors=3),
     "documents, shared": Case(33, 50, words="place", empty="documents", settings=SMALL._replace(programs=8)),
@@ -141,6 +142,24 @@ def test_the_settings_do_not_matter():
     case = replace(SHORT, settings=Settings(Launch(32, 4, 1), Launch(16, 8, 1), Launch(32, 2, 1), programs=2))
     inputs = case.inputs()
     all_close(case.fused(inputs), case.defined(inputs), TOLERANCE)
+
+
+def test_a_mask_is_free_to_be_anything_beside_a_whole_share():
+    """Where a head sees all, nothing is multiplied; what follows may be whole again, or nothing at all."""
+    chance, tokens = torch.Generator().manual_seed(0), (1, 70, 1, 16)
+    mask = torch.rand(1, 70, generator=chance, dtype=torch.float64)
+    mask[:, :35], mask[:, 40:60] = 1.0, 1.0
+    mask[:, 37] = 0.0
+    given = [torch.randn(tokens, generator=chance, dtype=torch.float64) for _ in range(3)]
+
+    def outcome(attend, dtype: torch.dtype, device: str, **options) -> dict[str, Tensor]:
+        inputs = [x.to(device, dtype, copy=True).requires_grad_() for x in (*given, mask)]
+        reads = attend(*inputs[:3], 70, None, inputs[3], None, None, 0.0, **options)
+        found = (reads, *torch.autograd.grad(reads.sin().sum(), inputs))
+        return {str(number): x.detach().double().cpu() for number, x in enumerate(found)}
+
+    expected = outcome(attention_reference.attend, torch.float64, "cpu")
+    all_close(outcome(attention.attend, torch.float32, DEVICE, settings=SMALL), expected, TOLERANCE)
 
 
 def test_wide_heads_of_float32_are_refused_where_they_do_not_fit(monkeypatch):

@@ -172,7 +172,7 @@ class Problem:
 class Given(NamedTuple):
     """Tensors as the kernels take them, with their steps."""
 
-    compared: tuple  # queries, keys, values, places, table, bias, mask, and how many distances each head looks at
+    compared: tuple  # queries, keys, values, places, table, bias, mask, and how far each head looks
     persistent: tuple
     chance: tuple  # what is empty, and the seed
 
@@ -184,10 +184,10 @@ def given_to(p: Problem, tensors: Sequence[Tensor | None]) -> Given:
 
 
 def looks_of(p: Problem, mask: Tensor | None, stepped) -> Tensor | None:
-    """How many distances each head `h` looks at."""
+    """How many distances each head looks at, and how many of them have a whole share, `h 2`."""
     if mask is None:
         return None
-    looks = mask.new_empty(len(mask), dtype=torch.int32)
+    looks = mask.new_empty(len(mask), 2, dtype=torch.int32)
     p.launch("looks_kernel", (len(mask), 1, 1), (stepped, looks, p.reach), lambda: ({"TILE": 2048}, 8, 1))
     return looks
 

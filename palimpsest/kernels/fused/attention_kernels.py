@@ -61,13 +61,9 @@ def taken(tile, place, TILE: tl.constexpr):
 
 
 @triton.jit
-def moved(tile, TILE: tl.constexpr, zero=0):
-    """Row m, column n <- row m, column (m − n) mod tile.
-
-    Where registers are scarce, `zero` is one that the compiler takes for a number that changes: it then finds the
-    places again in every step, instead of keeping them all.
-    """
-    m, n = tl.arange(0, TILE)[:, None] + zero, tl.arange(0, TILE)[None, :]
+def moved(tile, TILE: tl.constexpr):
+    """Row m, column n <- row m, column (m − n) mod tile."""
+    m, n = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     c = m - (n & 7)
     within = ((m >> 3) * (TILE * 8)) | ((c & 1) * 32) | ((m & 7) * 4) | ((c >> 1) & 3)
     place = within | (((c >> 3) * 64 - (n >> 3) * 64) & (TILE * 8 - 64))
@@ -94,6 +90,21 @@ def words(place_query, rows, bias, head, distances, reach, PRECISION: tl.constex
 
 
 @triton.jit
+def far_and_whole(looks, head, reach):
+    """How many distances a head looks at, and how many of them, from the nearest on, have a whole share."""
+    if looks is not None:
+        return tl.load(looks + 2 * head), tl.load(looks + 2 * head + 1)
+    else:
+        return reach, reach
+
+
+@triton.jit
+def is_whole(apart, whole, TILE: tl.constexpr):
+    """Whether all keys of a tile have a whole share for all queries of another."""
+    return (apart + 1) * TILE <= whole
+
+
+@triton.jit
 def shares(mask, head, apart, reach, TILE: tl.constexpr):
     """Of the keys of a tile for the queries of another, `query key`."""
     line = tl.arange(0, TILE)
@@ -111,12 +122,18 @@ def shares_across(mask, head, distances, reach, nearer, TILE: tl.constexpr):
 
 
 @triton.jit
-def scattered(numbers):
-    """Whole numbers of 32 bits as others, of which each bit depends evenly on all bits (Wellons's lowbias32)."""
+def stirred(numbers):
+    """Whole numbers of 32 bits as others, of which the first 16 bits depend evenly on all bits."""
     numbers = numbers ^ (numbers >> 16)
     numbers = numbers * tl.full((), 0x7FEB352D, tl.uint32)
     numbers = numbers ^ (numbers >> 15)
-    numbers = numbers * tl.full((), 0x846CA68B, tl.uint32)
+    return numbers * tl.full((), 0x846CA68B, tl.uint32)
+
+
+@triton.jit
+def scattered(numbers):
+    """The same of all bits (Wellons's lowbias32)."""
+    numbers = stirred(numbers)
     return numbers ^ (numbers >> 16)
 
 
@@ -128,7 +145,7 @@ def kept(seed, together, queries, slots, dropout):
     """
     line = scattered(tl.load(seed).to(tl.uint32) ^ (together.to(tl.uint32) * tl.full((), 0x9E3779B1, tl.uint32)))
     ours = scattered(line + queries.to(tl.uint32) * tl.full((), 0x85EBCA6B, tl.uint32))
-    drawn = scattered(ours ^ (slots.to(tl.uint32) * tl.full((), 0xC2B2AE35, tl.uint32)))
+    drawn = stirred(ours ^ (slots.to(tl.uint32) * tl.full((), 0xC2B2AE35, tl.uint32)))
     return drawn >= tl.cast(dropout * 4294967296.0, tl.uint32)
 
 
@@ -156,13 +173,21 @@ def lowest_seen(place, ours, row, empty, length, slots, reach):
 
 @triton.jit
 def looks_kernel(mask, looks, reach, TILE: tl.constexpr):
-    """How many distances a head looks at: those with a share, and one that a span may just have reached."""
+    """How far a head looks, and how far it sees all there is.
+
+    It looks at all distances with a share, and at one that a span may just have reached; up to the first with less than
+    a whole share it sees all.
+    """
     head = tl.program_id(0)
     last = tl.zeros((TILE,), tl.int32)
+    less = tl.zeros((TILE,), tl.int32) + reach
     for first in range(0, reach, TILE):
         distances = first + tl.arange(0, TILE)
-        last = tl.where(load_distances(mask, head, distances, reach) > 0, distances + 1, last)
-    tl.store(looks + head, tl.minimum(tl.max(last) + 1, reach))
+        share = load_distances(mask, head, distances, reach)
+        last = tl.where(share > 0, distances + 1, last)
+        less = tl.where(share != 1, tl.minimum(distances, less), less)
+    tl.store(looks + 2 * head, tl.minimum(tl.max(last) + 1, reach))
+    tl.store(looks + 2 * head + 1, tl.min(less))
 
 
 # ---------------------------------------------------------------------------------------------------------- forward
@@ -171,12 +196,9 @@ def looks_kernel(mask, looks, reach, TILE: tl.constexpr):
 @triton.jit
 def absorb(scores, share, keep, value, read, total, most, PRECISION: tl.constexpr):
     """A tile of keys taken into the running softmax; what is not seen has a score of minus infinity."""
-    counted = scores
-    if share is not None:
-        counted = tl.where(share > 0, scores, -float("inf"))
-    now = tl.maximum(most, tl.max(counted, 1))
+    now = tl.maximum(most, tl.max(scores, 1))
     level = tl.where(now == -float("inf"), 0.0, now)
-    weights = tl.exp2(counted * LOG2E - (level * LOG2E)[:, None])
+    weights = tl.exp2(scores * LOG2E - (level * LOG2E)[:, None])
     if share is not None:
         weights *= share
     shrink = tl.exp2((most - level) * LOG2E)
@@ -225,9 +247,7 @@ def forward_kernel(
     own_tile = (cached + offset) // TILE + number
     ours = number * TILE + line
     place = cached + ours
-    far = reach
-    if mask is not None:
-        far = tl.load(looks + head)
+    far, whole = far_and_whole(looks, head, reach)
     lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
     farthest = farthest_tile(cached + number * TILE, far, offset, own_tile, TILE)
     farthest = tl.minimum(farthest, own_tile - (tl.min(lowest) + offset) // TILE)
@@ -270,7 +290,10 @@ def forward_kernel(
             scores = tl.where(seen, scores, -float("inf"))
         share = None
         if mask is not None:
-            share = shares(mask, head, apart, reach, TILE)
+            share = tl.full((TILE, TILE), 1.0, tl.float32)
+            if not is_whole(apart, whole, TILE):
+                share = shares(mask, head, apart, reach, TILE)
+                scores = tl.where(share > 0, scores, -float("inf"))
         keep = None
         if seed is not None:
             keep = kept(seed, together, ours[:, None], slot[None, :], dropout)
@@ -353,9 +376,7 @@ def queries_kernel(
     nearer = line[None, :] <= line[:, None]
     cached = slots - length
     offset = (TILE - cached % TILE) % TILE
-    far = reach
-    if mask is not None:
-        far = tl.load(looks + head)
+    far, whole = far_and_whole(looks, head, reach)
     # more tiles than there are distances: of the words of the last ones none is seen, but their turn comes
     sums = ((row * groups + group) * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + 1)
     covered = 0  # distance tiles that hold sums already
@@ -367,6 +388,7 @@ def queries_kernel(
         lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
         reached = farthest_tile(cached + number * TILE, far, offset, own_tile, TILE)
         farthest = tl.minimum(reached, own_tile - (tl.min(lowest) + offset) // TILE)
+        latest = tl.max(lowest)
         query = load_tile(queries, row, head, ours, length, KEY, KEYS)
         of_read = load_tile(grad, row, head, ours, length, VALUE, VALUES)
         read = load_tile(reads, row, head, ours, length, VALUE, VALUES)
@@ -412,11 +434,13 @@ def queries_kernel(
                 low_rows = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
                 low = words(place_query, low_rows, bias, head, distances - TILE, reach, PRECISION)
                 high = words(place_query, high_rows, bias, head, distances, reach, PRECISION)
-                scores += moved(tl.where(nearer, high, low), TILE, apart >> 30 if mask is None else 0)
+                scores += moved(tl.where(nearer, high, low), TILE)
             if mask is not None:  # what has no share may stand above the largest score
                 scores = tl.minimum(scores, most[:, None])
-            seen = (slot[None, :] >= lowest[:, None]) & (slot[None, :] <= place[:, None])
-            weights = tl.where(seen, tl.exp2(scores * LOG2E - norm[:, None]), 0.0)
+            if (apart == 0) | ((own_tile - apart) * TILE - offset < latest):
+                seen = (slot[None, :] >= lowest[:, None]) & (slot[None, :] <= place[:, None])
+                scores = tl.where(seen, scores, -float("inf"))
+            weights = tl.exp2(scores * LOG2E - norm[:, None])
             keep = None
             if seed is not None:
                 keep = kept(seed, together, ours[:, None], slot[None, :], dropout)
@@ -425,15 +449,16 @@ def queries_kernel(
 
             again = apart < covered
             if (places is not None) or (mask is not None):
-                now = moved(of_scores, TILE, step >> 30 if mask is None else 0)
+                now = moved(of_scores, TILE)
                 if (bias is None) and (mask is None):  # no more of it is needed then, and it waits in half the room
                     now = now.to(query.dtype)
                 by_distance = tl.where(nearer, now, before)
                 before = now
             if mask is not None:  # so far as if all had the whole share
                 add_up(of_mask + sums * TILE + distances, again, tl.sum(by_distance, 0))
-                by_distance *= load_distances(mask, head, distances, reach)[None, :]
-                of_scores *= shares(mask, head, apart, reach, TILE)
+                if not is_whole(apart, whole, TILE):
+                    by_distance *= load_distances(mask, head, distances, reach)[None, :]
+                    of_scores *= shares(mask, head, apart, reach, TILE)
             if places is not None:  # on its way while the products are made
                 at = of_table + (sums + apart) * (KEYS * TILE) + all_sums
                 old = tl.load(at, mask=again, other=0.0)
@@ -494,9 +519,7 @@ def distances_kernel(
     cached = slots - length
     offset = (TILE - cached % TILE) % TILE
     tiles = tl.cdiv(length, TILE)
-    far = reach
-    if looks is not None:
-        far = tl.load(looks + head)
+    far, _ = far_and_whole(looks, head, reach)
     table = tl.zeros((PART,), tl.float32)
     bias = tl.zeros((ROWS,), tl.float32)
     mask = tl.zeros((ROWS,), tl.float32)
@@ -570,9 +593,7 @@ def keys_kernel(
     together, own_tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     row, head = together // heads, together % heads
     slot = own_tile * TILE - offset + line
-    far = reach
-    if mask is not None:
-        far = tl.load(looks + head)
+    far, whole = far_and_whole(looks, head, reach)
     first = tl.maximum(own_tile, first_tile)
     last = tl.minimum(tiles, own_tile + 1 + (far + TILE - 2) // TILE)
     wanted = tl.where(first < last, slots, 0)  # what no query sees is not read either
@@ -609,10 +630,13 @@ def keys_kernel(
         if mask is not None:
             most = tl.load(largest + together * length + ours, mask=ours < length, other=0.0)
             scores = tl.minimum(scores, most[None, :])
-        seen = (slot[:, None] >= lowest[None, :]) & (slot[:, None] <= place[None, :])
-        weights = tl.where(seen, tl.exp2(scores * LOG2E - norm[None, :]), 0.0)
+        if (query_tile == own_tile) | (own_tile * TILE - offset < tl.max(lowest)):
+            seen = (slot[:, None] >= lowest[None, :]) & (slot[:, None] <= place[None, :])
+            scores = tl.where(seen, scores, -float("inf"))
+        weights = tl.exp2(scores * LOG2E - norm[None, :])
         if mask is not None:
-            weights *= shares_across(mask, head, distances, reach, nearer, TILE)
+            if not is_whole(query_tile - own_tile, whole, TILE):
+                weights *= shares_across(mask, head, distances, reach, nearer, TILE)
         products = tl.dot(value, tl.trans(of_read), input_precision=PRECISION)
         keep = None
         left = weights
