@@ -6,43 +6,65 @@ import triton.language as tl
 from .elementary import exp
 from .products import product
 
-BLOCK = tl.constexpr(16)  # rows that are solved one after the other; blocks of them are merged by products
+BLOCK = tl.constexpr(8)  # rows that are solved one after the other
 
 
 @triton.jit
 def inverse(system, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     """(I + system)⁻¹ of a strictly lower triangular [CHUNK, CHUNK].
 
-    Diagonal blocks by substitution; what is left is nilpotent by blocks, so that a short product is exact.
+    Small blocks on the diagonal by substitution; then those that are twice as large, of two each, until one is left.
     """
-    BLOCKS: tl.constexpr = CHUNK // BLOCK
-    first = tl.arange(0, BLOCKS)
     row = tl.arange(0, BLOCK)
-    same = first[:, None, None, None] == first[None, None, :, None]
-    by_block = tl.reshape(system, (BLOCKS, BLOCK, BLOCKS, BLOCK))
-    solved = -tl.sum(tl.where(same, by_block, 0.0), axis=2)  # blocks, rows, columns
+    solved = -diagonal_blocks(system, CHUNK, BLOCK)
     for i in range(2, BLOCK):
         here = row[None, :, None] == i
         line = tl.sum(tl.where(here, solved, 0.0), axis=1)
         line += tl.sum(line[:, :, None] * solved, axis=1)
         solved = tl.where(here, line[:, None, :], solved)
     solved += tl.where(row[None, :, None] == row[None, None, :], 1.0, 0.0)
-    if BLOCKS == 1:
-        return tl.reshape(solved, (CHUNK, CHUNK))
+    solved = merged(solved, diagonal_blocks(system, CHUNK, 2 * BLOCK), 2 * BLOCK, PRECISION)
+    if CHUNK > 2 * BLOCK:
+        tl.static_assert(CHUNK == 4 * BLOCK, "a chunk has two or four blocks")
+        HALF: tl.constexpr = CHUNK // 2
+        half = tl.arange(0, 2)
+        low = (half[:, None, None, None] == 1) & (half[None, None, :, None] == 0)
+        by_half = tl.reshape(system, (2, HALF, 2, HALF))
+        below = tl.sum(tl.sum(tl.where(low, by_half, 0.0), axis=2), axis=0)
+        first = tl.sum(tl.where(half[:, None, None] == 0, solved, 0.0), axis=0)
+        second = tl.sum(tl.where(half[:, None, None] == 1, solved, 0.0), axis=0)
+        corner = product(second, product(below, first, PRECISION), PRECISION)
+        same = half[:, None, None, None] == half[None, None, :, None]
+        solved = tl.where(same, solved[:, :, None, :], tl.where(low, -corner[None, :, None, :], 0.0))
+    return tl.reshape(solved, (CHUNK, CHUNK))
+
+
+@triton.jit
+def diagonal_blocks(tile, CHUNK: tl.constexpr, SIZE: tl.constexpr):
+    """[CHUNK / SIZE, SIZE, SIZE]"""
+    COUNT: tl.constexpr = CHUNK // SIZE
+    if COUNT == 1:
+        return tl.reshape(tile, (1, SIZE, SIZE))
     else:
-        zero = tl.zeros((BLOCKS, BLOCK, BLOCKS, BLOCK), tl.float32)
-        diagonal = tl.reshape(tl.where(same, solved[:, :, None, :], zero), (CHUNK, CHUNK))
-        below = tl.reshape(tl.where(same, 0.0, by_block), (CHUNK, CHUNK))
-        step = product(diagonal, below, PRECISION)
-        place = tl.arange(0, CHUNK)
-        one = tl.where(place[:, None] == place[None, :], 1.0, 0.0)
-        found = one - step
-        if BLOCKS > 2:
-            twice = product(step, step, PRECISION)
-            found += twice - product(step, twice, PRECISION)
-        if BLOCKS > 4:
-            tl.static_assert(False, "a chunk has at most four blocks")
-        return product(found, diagonal, PRECISION)
+        number = tl.arange(0, COUNT)
+        same = number[:, None, None, None] == number[None, None, :, None]
+        return tl.sum(tl.where(same, tl.reshape(tile, (COUNT, SIZE, COUNT, SIZE)), 0.0), axis=2)
+
+
+@triton.jit
+def merged(solved, systems, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+    """Inverses [n, SIZE, SIZE] of systems of two blocks each, whose own inverses are known, [2 n, SIZE / 2, SIZE / 2].
+
+    With D those two on a diagonal, and L what lies below them, D L D L = 0: the inverse is D − D L D.
+    """
+    HALF: tl.constexpr = SIZE // 2
+    COUNT: tl.constexpr = systems.shape[0]
+    half = tl.arange(0, 2)
+    same = half[None, :, None, None, None] == half[None, None, None, :, None]
+    pairs = tl.reshape(solved, (COUNT, 2, HALF, 1, HALF))
+    diagonal = tl.reshape(tl.where(same, pairs, 0.0), (COUNT, SIZE, SIZE))
+    below = tl.reshape(tl.where(same, 0.0, tl.reshape(systems, (COUNT, 2, HALF, 2, HALF))), (COUNT, SIZE, SIZE))
+    return diagonal - product(product(diagonal, below, PRECISION), diagonal, PRECISION)
 
 
 @triton.jit
