@@ -165,6 +165,13 @@ def test_parts_of_a_sequence_may_be_read_at_the_same_time(keep, erase, cut):
     all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
 
 
+@pytest.mark.parametrize("write, counted", ((False, False), (True, True)))
+def test_parts_that_keep_all_they_are_given_only_add_to_it(write, counted, cut):
+    cut(chunk=16, parts=3)
+    inputs = drawn("all", False, write, length=40, counted=counted)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+
+
 @pytest.mark.parametrize("erase", (False, True))
 def test_a_memory_that_nobody_asks_for_has_no_say(erase, cut):
     cut(chunk=16, parts=2)

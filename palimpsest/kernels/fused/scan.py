@@ -202,7 +202,8 @@ class Results(NamedTuple):
     mass: Tensor | None  # b t h, float32, what queries read of that column
     saved: Saved | None
     ready: Ready
-    effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does to one it is given
+    effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does to one it is given;
+    # k v where it does nothing to that
 
     def listed(self) -> list[Tensor | None]:
         """As an operation hands them on: without what only backward needs, if nothing is saved for it."""
@@ -234,9 +235,14 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
     if p.keep == "features":
         kept = last.new_empty(p.lines, p.chunks, features)
         dimmed = last.new_empty(p.lines, p.chunks, 3, *halves, chunk, features, dtype=kind)
-    effects = last.new_empty(p.lines, parts, features, page + features) if parts > 1 else None
+    effects = last.new_empty(p.lines, parts, features, page + turned_by(p, erase)) if parts > 1 else None
     ready = Ready(queries, keys, solved, seen, between, kept, remaining, dimmed)
     return Results(reads, last, mass, saved, ready, effects)
+
+
+def turned_by(p: Problem, erase: Tensor | None) -> int:
+    """Columns of the page that tell what a part does to the one it is given: none where all of it is kept."""
+    return 0 if erase is None and p.keep == "all" else p.shape.features
 
 
 def prepare(p: Problem, tensors, ready: Ready) -> None:
@@ -260,7 +266,7 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
 
     def way() -> Way:
         columns = p.settings.columns
-        slices = -(-p.shape.page // columns) + (0 if there["READS"] else -(-p.shape.features // columns))
+        slices = -(-p.shape.page // columns) + (0 if there["READS"] else -(-turned_by(p, erase) // columns))
         numbers = (*strides(queries, keys, values, erase, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
@@ -347,7 +353,7 @@ def started(effects: Tensor, memory: Tensor | None, columns: int) -> Tensor:
     empty = effects.shape[0], effects.shape[2], columns
     pages = [effects.new_zeros(empty) if memory is None else memory.flatten(0, -3)]
     for effect in effects.unbind(1)[:-1]:
-        pages.append(torch.baddbmm(effect[..., :columns], effect[..., columns:], pages[-1]))
+        pages.append(added_to(effect[..., :columns], effect[..., columns:], pages[-1]))
     return torch.stack(pages, dim=1)
 
 
@@ -355,8 +361,12 @@ def ended(effects: Tensor, of_starts: Tensor, of_last: Tensor | None, columns: i
     """The gradient of the page each part ends with, from those its own reads give to where it starts from nothing."""
     pages = [torch.zeros_like(of_starts[:, 0]) if of_last is None else of_last]
     for effect, own in zip(effects.unbind(1)[:0:-1], of_starts.unbind(1)[:0:-1], strict=True):
-        pages.append(torch.baddbmm(own, effect[..., columns:].mT, pages[-1]))
+        pages.append(added_to(own, effect[..., columns:].mT, pages[-1]))
     return torch.stack(pages[::-1], dim=1)
+
+
+def added_to(own: Tensor, turning: Tensor, page: Tensor) -> Tensor:
+    return torch.baddbmm(own, turning, page) if turning.numel() else own + page
 
 
 def backward(

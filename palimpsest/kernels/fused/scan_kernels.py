@@ -423,10 +423,12 @@ def carry_kernel(
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
 
     Where nothing is read, columns beyond the page begin as columns of the identity and are written nothing: the
-    page they end as is what the piece does to the page it is given. What backward needs is saved if asked for.
+    page they end as is what the piece does to the page it is given. There are none where all of that is kept. What
+    backward needs is saved if asked for.
     """
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
-    ALL: tl.constexpr = SLICES if READS else SLICES + (FEATURES + COLUMNS - 1) // COLUMNS
+    TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else 0
+    ALL: tl.constexpr = SLICES if READS else SLICES + (TURNED + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % ALL, (program // ALL) % parts, program // (ALL * parts)
     row, head = line // heads, line % heads
@@ -499,7 +501,7 @@ def carry_kernel(
         if piece == parts - 1:
             tl.store(last + line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
     else:
-        WIDER: tl.constexpr = PAGE + FEATURES
+        WIDER: tl.constexpr = PAGE + TURNED
         turned = slice >= SLICES
         begin = tl.where(turned, PAGE + (slice - SLICES) * COLUMNS, slice * COLUMNS)
         end = tl.where(turned, WIDER, PAGE)
