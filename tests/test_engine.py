@@ -28,7 +28,7 @@ from palimpsest.mixers import (
     SoftmaxAttention,
 )
 from palimpsest.models.block import PreNorm
-from palimpsest.models.dropout import Dropout
+from palimpsest.models.dropout import Dropout, stirred
 from palimpsest.models.language_model import LanguageModel
 from palimpsest.state import detach, leaves
 from palimpsest.training import compilation
@@ -247,6 +247,17 @@ def test_what_a_compiler_sees_of_dropout_is_dropout(monkeypatch):
     (slope,) = torch.autograd.grad(one.sum(), x)
     assert torch.equal(slope, one.detach())
     assert torch.equal(dropout.eval()(x), x)
+
+
+def test_places_however_far_apart_are_dropped_by_chances_of_their_own():
+    places, chance = torch.arange(2**20, dtype=torch.int32), torch.Generator().manual_seed(0)
+    for _ in range(4):
+        first, second = torch.randint(-(2**31), 2**31 - 1, (2,), generator=chance, dtype=torch.int32)
+        sign = torch.where(stirred(places, first, second) < 0, -1.0, 1.0)
+        assert abs(sign.mean()) < 5 / len(sign) ** 0.5
+        for bit in range(19):
+            together = sign[2**bit :] * sign[: -(2**bit)]
+            assert abs(together.mean()) < 5 / len(together) ** 0.5, f"those {2**bit} apart"
 
 
 @pytest.mark.parametrize("size", [1, 4])
