@@ -172,10 +172,13 @@ def factors(
 
 @triton.jit
 def halves(number, feature, shift, WIDTH: tl.constexpr, FEATURES: tl.constexpr, NU: tl.constexpr):
-    """Which raw number is a feature's, as it is (1) or negated (-1), when [x, -x] is rolled by `shift`; else 0."""
+    """Which raw number is a feature's, as it is (1) or negated (-1), when [x, -x] is rolled by `shift`; else 0.
+
+    In float32: a GPU takes long to make other numbers of whole ones.
+    """
     place = rolled(feature, shift, WIDTH, NU)
-    sign = tl.where(place < WIDTH, 1, -1)
-    return tl.where((place % WIDTH == number) & (feature < FEATURES), sign, 0)
+    sign = tl.where(place < WIDTH, 1.0, -1.0)
+    return tl.where((place % WIDTH == number) & (feature < FEATURES), sign, 0.0)
 
 
 @triton.jit
