@@ -427,7 +427,7 @@ def carry_kernel(
     backward needs is saved if asked for.
     """
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
-    TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else 0
+    TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else tl.constexpr(0)
     ALL: tl.constexpr = SLICES if READS else SLICES + (TURNED + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % ALL, (program // ALL) % parts, program // (ALL * parts)
