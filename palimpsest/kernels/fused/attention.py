@@ -14,7 +14,7 @@ from ...relative import Relative
 from ..trust import INTERPRETED
 from . import attention_kernels as kernels
 from .features import holding
-from .launching import AMPLE, Way, known_of, launch, layout_of, product_dtype, room_of
+from .launching import AMPLE, Way, known_of, launch, layout_of, once, product_dtype, room_of
 from .operation import Operation
 
 WIDEST = 256  # of a head's keys and values
@@ -223,9 +223,7 @@ def known_problem(inputs: tuple, *others: Tensor) -> tuple[Problem, Sequence[Ten
     """Found once for tensors of a layout; and the tensors."""
     *tensors, reach, dropout, numbers = inputs
     known = known_of((layout_of((*tensors, *others)), reach, dropout, tuple(numbers)))
-    if (found := known.get("problem")) is None:
-        found = known["problem"] = Problem(known, *inputs)
-    return found, tensors
+    return once(known, "problem", lambda: Problem(known, *inputs)), tensors
 
 
 def forward(*inputs) -> tuple[Tensor, Tensor, Tensor]:

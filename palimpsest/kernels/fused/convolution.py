@@ -13,7 +13,7 @@ from torch import Tensor
 from ..trust import INTERPRETED
 from . import convolution_kernels as kernels
 from .features import holding
-from .launching import Way, known_of, launch, layout_of, processors_of
+from .launching import Way, known_of, launch, layout_of, once, processors_of
 from .operation import Operation
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -97,9 +97,7 @@ class Plan:
 def known_plan(x: Tensor, work: Launch, *others: Tensor) -> Plan:
     """Found once for tensors of a layout."""
     known = known_of((layout_of((x, *others)), work))
-    if (found := known.get("plan")) is None:
-        found = known["plan"] = Plan(known, x, work)
-    return found
+    return once(known, "plan", lambda: Plan(known, x, work))
 
 
 # --------------------------------------------------------------------------------------------------- the operations

@@ -54,6 +54,13 @@ def known_of(layout: Hashable) -> dict[Hashable, Any]:
     return {}
 
 
+def once(known: dict[Hashable, Any], name: str, find: Callable[[], Any]) -> Any:
+    """What was found out is not found again."""
+    if (found := known.get(name)) is None:
+        found = known[name] = find()
+    return found
+
+
 class Way(NamedTuple):
     """All that is told a kernel beside tensors, and to Triton about it."""
 

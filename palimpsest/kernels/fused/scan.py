@@ -15,7 +15,7 @@ from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from .decode import decode, short
 from .features import holding
-from .launching import AMPLE, Way, known_of, launch, layout_of, processors_of, room_of, strides
+from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
 from .operation import Operation
 
 MOST = 256  # features, values
@@ -202,8 +202,7 @@ class Results(NamedTuple):
     mass: Tensor | None  # b t h, float32, what queries read of that column
     saved: Saved | None
     ready: Ready
-    effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does to one it is given;
-    # k v where it does nothing to that
+    effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does, if so, to one given
 
     def listed(self) -> list[Tensor | None]:
         """As an operation hands them on: without what only backward needs, if nothing is saved for it."""
@@ -420,9 +419,7 @@ def known_problem(inputs: tuple, *others: Tensor | None) -> Problem:
     """Found once for tensors of a layout."""
     tensors, about = inputs[:TENSORS], inputs[TENSORS:]
     known = known_of((layout_of((*tensors, *others)), about))
-    if (found := known.get("problem")) is None:
-        found = known["problem"] = problem(known, *inputs)
-    return found
+    return once(known, "problem", lambda: problem(known, *inputs))
 
 
 def scan_op(*inputs) -> list[Tensor | None]:
