@@ -114,10 +114,11 @@ class Row:
             "queries": draw(*queries) * self.width**-0.5,
             "keys": draw(*keys),
             "values": draw(*keys),
-            "place": draw(*queries) * self.width**-0.5,
             "table": draw(self.reach, self.heads, self.width),
         }
-        if self.limit is not None:
+        if self.limit is None:
+            made["place"] = draw(*queries) * self.width**-0.5
+        else:  # adaptive spans ask for distances by the same queries
             made["spans"] = torch.full((self.heads,), self.span, device="cuda")
         return {name: x.requires_grad_() for name, x in made.items()}
 
@@ -142,7 +143,7 @@ class Row:
 
     def fused(self, settings: Settings | None = None) -> Pass:
         def attend(given: dict[str, Tensor]) -> Tensor:
-            relative = Relative(given["place"], given["table"])
+            relative = Relative(given.get("place"), given["table"])
             terms = (self.reach, relative, self.mask(given, self.reach), None, None, 0.0)
             return attention.attend(given["queries"], given["keys"], given["values"], *terms, settings=settings)
 
@@ -155,7 +156,7 @@ class Row:
         form = torch.compile(attention_blocked.attend, dynamic=False) if compiled else attention_blocked.attend
 
         def attend(given: dict[str, Tensor]) -> Tensor:
-            relative = Relative(given["place"], given["table"][:reach])
+            relative = Relative(given.get("place"), given["table"][:reach])
             terms = (reach, relative, self.mask(given, reach), None, None, 0.0)
             return form(given["queries"], given["keys"][:, first:], given["values"][:, first:], *terms)
 

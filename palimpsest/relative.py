@@ -8,17 +8,18 @@ from torch import Tensor
 class Relative(NamedTuple):
     """Row δ of the tables speaks of the key δ tokens before the query: score += query · table[δ] + bias[δ]."""
 
-    queries: Tensor  # b t h k
+    queries: Tensor | None  # b t h k; None: those that ask for contents ask for distances too
     table: Tensor  # r h k
     bias: Tensor | None = None  # r h
 
     def times(self, scale: float) -> "Relative":
         """All scores multiplied."""
-        return Relative(self.queries * scale, self.table, None if self.bias is None else self.bias * scale)
+        queries, bias = (None if x is None else x * scale for x in (self.queries, self.bias))
+        return Relative(queries, self.table, bias)
 
     def of_heads(self, heads: slice | list[int]) -> "Relative":
-        bias = None if self.bias is None else self.bias[:, heads]
-        return Relative(self.queries[:, :, heads], self.table[:, heads], bias)
+        queries = None if self.queries is None else self.queries[:, :, heads]
+        return Relative(queries, self.table[:, heads], None if self.bias is None else self.bias[:, heads])
 
     def within(self, distances: int) -> "Relative":
         """The same for the nearest `distances` keys only."""

@@ -207,7 +207,7 @@ class SharedDistanceVectors(PositionsModule):
 
     def relate(self, queries: Tensor, distances: int) -> tuple[Tensor, Relative]:
         rows = clamped(distances, len(self.vectors.table) - 1, queries.device)
-        return queries, Relative(queries, self.vectors.table[rows][:, None].expand(-1, queries.shape[2], -1))
+        return queries, Relative(None, self.vectors.table[rows][:, None].expand(-1, queries.shape[2], -1))
 
 
 class SharedTable(nn.Module):

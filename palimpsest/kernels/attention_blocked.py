@@ -35,7 +35,7 @@ def attend(
     if relative is None:
         place_queries, by_distance = (None,) * len(blocks), None
     else:
-        place_queries = relative.queries.transpose(1, 2).split(block, dim=2)
+        place_queries = blocks if relative.queries is None else relative.queries.transpose(1, 2).split(block, dim=2)
         by_distance = relative.table.flip(0).permute(1, 2, 0)  # h k r, the farthest first
     bias = None if relative is None or relative.bias is None else relative.bias.to(exact).flip(0).T[:, None]
     shares = None if mask is None else mask.to(exact).flip(1)

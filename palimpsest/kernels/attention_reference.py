@@ -26,7 +26,8 @@ def attend(
         distances = place - seen
         scores = einsum(query, keys[:, seen], "b h k, b s h k -> b h s")
         if relative is not None:
-            scores = scores + einsum(relative.queries[:, i], relative.table[distances], "b h k, s h k -> b h s")
+            asking = query if relative.queries is None else relative.queries[:, i]
+            scores = scores + einsum(asking, relative.table[distances], "b h k, s h k -> b h s")
             if relative.bias is not None:
                 scores = scores + relative.bias[distances].T
         shares = torch.ones_like(scores) if mask is None else mask[:, distances].expand_as(scores)

@@ -292,7 +292,8 @@ def attentions() -> Iterator[Case]:
         "products": {},
         "distances": distances,
         "distances and biases": distances | {"bias": torch.randn(LENGTH, HEADS, generator=chance)},
-        "mask and vectors": {
+        "mask, vectors, distances asked for by the same queries": {
+            "table": distances["table"],
             "mask": mask,
             "persistent_keys": torch.randn(HEADS, VECTORS, FEATURES, generator=chance) / FEATURES**0.5,
             "persistent_values": torch.randn(HEADS, VECTORS, WIDTH, generator=chance),
@@ -309,7 +310,7 @@ def attend(given: Inputs, backend: str) -> Results:
         given["queries"],
         given["keys"],
         given["values"],
-        relative=Relative(given["places"], given["table"], given.get("bias")) if "table" in given else None,
+        relative=Relative(given.get("places"), given["table"], given.get("bias")) if "table" in given else None,
         mask=given.get("mask"),
         persistent=(given["persistent_keys"], given["persistent_values"]) if "persistent_keys" in given else None,
         backend=backend,

@@ -30,7 +30,7 @@ class Case:
     width: int = 16
     values: int = 16
     reach: int | None = None
-    words: str = ""  # "place" and "bias": of distances
+    words: str = ""  # "place" and "bias": of distances; "alike": places are asked for by the queries
     spans: tuple[float, ...] = ()  # of the heads
     vectors: int = 0
     empty: str = ""  # "rows" or "documents"
@@ -50,8 +50,10 @@ class Case:
             "keys": (self.rows, self.keys, self.heads, self.width),
             "values": (self.rows, self.keys, self.heads, self.values),
         }
+        if "place" in self.words:
+            shapes["place"] = shapes["queries"]
         if self.words:
-            shapes |= {"place": shapes["queries"], "table": (self.seen, self.heads, self.width)}
+            shapes["table"] = (self.seen, self.heads, self.width)
         if "bias" in self.words:
             shapes["bias"] = (self.seen, self.heads)
         if self.vectors:
@@ -74,8 +76,8 @@ class Case:
 
     def run(self, attend, given: dict[str, Tensor], dropout: float = 0.0, **options) -> Tensor:
         relative, mask, empty = None, None, self.emptiness()
-        if "place" in given:
-            relative = Relative(given["place"], given["table"], given.get("bias"))
+        if "table" in given:
+            relative = Relative(given.get("place"), given["table"], given.get("bias"))
         if "spans" in given:
             away = torch.arange(self.seen, device=given["spans"].device)
             mask = ((given["spans"][:, None] - away) / RAMP + 1).clamp(0, 1)
@@ -115,6 +117,8 @@ CASES = {
     "documents": Case(20, 36, words="place bias", empty="documents", settings=APART),
     "spans": Case(17, 40, spans=(0.0, 9.0, 30.5), reach=33),  # one ends exactly where a share does
     "spans that see some tiles wholly": Case(20, 70, words="place", spans=(37.5, 20.0), reach=60),
+    "queries that ask for distances too": Case(20, 40, words="alike bias", reach=33, empty="rows"),
+    "the same, with spans": Case(20, 70, words="alike", spans=(37.5, 20.0), reach=60),
     "vectors": Case(17, 17, 1, vectors=20),
     "a reach, vectors": Case(40, 54, words="place bias", reach=37, vectors=3),
     "documents, shared": Case(33, 50, words="place", empty="documents", settings=SMALL._replace(programs=8)),

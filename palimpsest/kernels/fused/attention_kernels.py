@@ -20,6 +20,7 @@ from .elementary import LOG2E
 
 # ------------------------------------------------------------------------------------------ what all kernels share
 # Tensors come as tuples: a pointer, and the steps from row to row, token to token and head to head.
+# Where there is a table but no place queries, queries ask for distances too.
 
 
 @triton.jit
@@ -269,8 +270,10 @@ def forward_kernel(
                 keep = kept(seed, together, ours[:, None], (slots + first + line)[None, :], dropout)
             read, total, most = absorb(scores, None, keep, value, read, total, most, PRECISION)
 
-    if places is not None:
-        place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
+    if table is not None:
+        place_query = query
+        if places is not None:
+            place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
         distances = farthest * TILE + line
         rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
         high = words(place_query, rows, bias, head, distances, reach, PRECISION)
@@ -280,7 +283,7 @@ def forward_kernel(
         key = load_tile(keys, row, head, slot, slots, KEY, KEYS)
         value = load_tile(values, row, head, slot, slots, VALUE, VALUES)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        if places is not None:
+        if table is not None:
             distances = (apart - 1) * TILE + line
             rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
             low = words(place_query, rows, bias, head, distances, reach, PRECISION)
@@ -414,10 +417,12 @@ def queries_kernel(
                 of_scores = weights * slopes(products, keep, dot[:, None], dropout)
                 of_query = tl.dot(of_scores.to(key.dtype), key, of_query, input_precision=PRECISION)
 
-        if places is not None:
-            place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
-            of_place = tl.zeros((TILE, KEYS), tl.float32)
-        if (places is not None) or (mask is not None):
+        if table is not None:
+            place_query = query
+            if places is not None:
+                place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
+                of_place = tl.zeros((TILE, KEYS), tl.float32)
+        if (table is not None) or (mask is not None):
             # zeros, but of a product: what is moved is then laid out as products are, and never laid out anew;
             # the least of zero and what is not negative: so the compiler knows that nothing is multiplied
             none = load_tile(keys, row, head, slots + line, slots, KEY, KEYS)
@@ -430,7 +435,7 @@ def queries_kernel(
             key = load_tile(keys, row, head, slot, slots, KEY, KEYS)
             value = load_tile(values, row, head, slot, slots, VALUE, VALUES)
             scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-            if places is not None:
+            if table is not None:
                 high_rows = load_tile(table, head, head, distances, reach, KEY, KEYS)
                 low_rows = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
                 low = words(place_query, low_rows, bias, head, distances - TILE, reach, PRECISION)
@@ -449,7 +454,7 @@ def queries_kernel(
             of_scores = weights * slopes(products, keep, dot[:, None], dropout)
 
             again = apart < covered
-            if (places is not None) or (mask is not None):
+            if (table is not None) or (mask is not None):
                 now = moved(of_scores, TILE)
                 if (bias is None) and (mask is None):  # no more of it is needed then, and it waits in half the room
                     now = now.to(query.dtype)
@@ -460,15 +465,18 @@ def queries_kernel(
                 if not is_whole(apart, whole, TILE):
                     by_distance *= load_distances(mask, head, distances, reach)[None, :]
                     of_scores *= shares(mask, head, apart, reach, TILE)
-            if places is not None:  # on its way while the products are made
+            if table is not None:  # on its way while the products are made
                 at = of_table + (sums + apart) * (KEYS * TILE) + all_sums
                 old = tl.load(at, mask=again, other=0.0)
             of_query = tl.dot(of_scores.to(key.dtype), key, of_query, input_precision=PRECISION)
             if bias is not None:
                 add_up(of_bias + sums * TILE + distances, again, tl.sum(by_distance, 0))
-            if places is not None:
+            if table is not None:
                 by_distance = by_distance.to(key.dtype)
-                of_place = tl.dot(by_distance, high_rows, of_place, input_precision=PRECISION)
+                if places is not None:
+                    of_place = tl.dot(by_distance, high_rows, of_place, input_precision=PRECISION)
+                else:
+                    of_query = tl.dot(by_distance, high_rows, of_query, input_precision=PRECISION)
                 added = tl.dot(tl.trans(place_query), by_distance, input_precision=PRECISION)
                 tl.store(at, old + as_multiplied(added, KEYS, TILE))
 
@@ -480,7 +488,7 @@ def queries_kernel(
             owed = tl.where(covered == 0, reached + 1, 0)
             for apart in range(farthest + 1, owed):
                 distances = apart * TILE + line
-                if places is not None:
+                if table is not None:
                     tl.store(of_table + (sums + apart) * (KEYS * TILE) + all_sums, tl.zeros((KEYS * TILE,), tl.float32))
                 if bias is not None:
                     tl.store(of_bias + sums * TILE + distances, tl.zeros((TILE,), tl.float32))
@@ -612,8 +620,10 @@ def keys_kernel(
         norm = tl.load(lse + together * length + ours, mask=ours < length, other=float("inf"))
         dot = tl.load(dots + together * length + ours, mask=ours < length, other=0.0)
         scores = tl.dot(key, tl.trans(query), input_precision=PRECISION)
-        if places is not None:
-            place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
+        if table is not None:
+            place_query = query
+            if places is not None:
+                place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
             high = load_tile(table, head, head, distances, reach, KEY, KEYS)
             low = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
             by_distance = tl.where(
