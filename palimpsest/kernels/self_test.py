@@ -292,7 +292,7 @@ def attentions() -> Iterator[Case]:
         "products": {},
         "distances": distances,
         "distances and biases": distances | {"bias": torch.randn(LENGTH, HEADS, generator=chance)},
-        "mask, vectors, distances asked for by the same queries": {
+        "spans and vectors": {
             "table": distances["table"],
             "mask": mask,
             "persistent_keys": torch.randn(HEADS, VECTORS, FEATURES, generator=chance) / FEATURES**0.5,
