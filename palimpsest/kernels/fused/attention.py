@@ -154,7 +154,8 @@ class Problem:
         tiles, beyond = tiles_of(self.length, work), (tiles_of(self.reach, work) + 1) * work.tile
         # programs that share the query tiles of a row and head; each has sums for all distances of its own
         self.groups = tiles if alone else min(tiles, max(1, self.settings.programs // self.lines))
-        self.summed = (rows, self.groups, heads, beyond)
+        summed = (rows, self.groups, heads, beyond)
+        self.summed = (*summed, holding(self.key)), summed, summed  # of table, bias and mask
 
     def launch(
         self, name: str, grid: tuple[int, int, int], arguments: tuple, way: Callable[[], tuple[dict, int, int]]
@@ -264,10 +265,7 @@ def backward(grads: Sequence[Tensor], kept: Sequence[Tensor], *inputs) -> list[T
 def gradient_of_queries(p: Problem, given: Given, coming: tuple, reads, lse, largest, dots, found) -> list:
     """And of places; what each program adds to table, bias and mask is returned."""
     of_queries, _, _, of_places, *of_distances = found
-    widths = (holding(p.key),), (), ()
-    sums = [
-        None if x is None else lse.new_empty(*p.summed, *width) for x, width in zip(of_distances, widths, strict=True)
-    ]
+    sums = [None if x is None else lse.new_empty(*shape) for x, shape in zip(of_distances, p.summed, strict=True)]
     arguments = (
         *given.compared, *given.persistent, *given.chance, tokens(reads), coming, lse, largest, dots,
         tokens(of_queries), tokens(of_places), *sums, *p.sizes, p.reach, p.vectors, p.dropout,

@@ -41,9 +41,9 @@ class Settings(NamedTuple):
 
 def settings_for(channels: int, size: int, dtype: torch.dtype) -> Settings:
     """A thread has 16 bytes of a token, and fewer where its taps, and back their gradients, would not leave it room."""
-    each, taps = 16 // dtype.itemsize, triton.next_power_of_2(size)
-    there, back = (32 * min(each, room // taps) for room in (32, 16))
-    return Settings(Launch(min(there, holding(channels)), 8, 1, 48), Launch(min(back, holding(channels)), 8, 1, 48))
+    each, taps, all_of_them = 16 // dtype.itemsize, triton.next_power_of_2(size), holding(channels)
+    there, back = (min(32 * min(each, room // taps), all_of_them) for room in (32, 16))
+    return Settings(Launch(there, 8, 1, 48), Launch(back, 8, 1, 48))
 
 
 def refusal(x: Tensor, recent: Tensor, taps: Tensor) -> str | None:
