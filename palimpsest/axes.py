@@ -15,13 +15,11 @@ def check_axes(**named: tuple[Tensor | None, str]) -> dict[str, int]:
     for name, (tensor, pattern) in named.items():
         if tensor is None:
             continue
-        axes, shape = pattern.split(), tensor.shape
-        agrees = len(axes) == len(shape)
-        for axis, size in zip(axes, shape, strict=False):  # plainly, as this is done at every call of a kernel
-            if not agrees or sizes.setdefault(axis, size) != size:
-                agrees = False
-                break
+        axes = pattern.split()
+        agrees = tensor.ndim == len(axes) and all(
+            sizes.setdefault(axis, size) == size for axis, size in zip(axes, tensor.shape, strict=True)
+        )
         if not agrees:
             known = " ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)
-            raise ValueError(f"{name}: expected the axes {known}, found the shape {tuple(shape)}")
+            raise ValueError(f"{name}: expected the axes {known}, found the shape {tuple(tensor.shape)}")
     return sizes

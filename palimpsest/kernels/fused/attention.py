@@ -3,8 +3,8 @@
 # pyright: reportCallIssue=false, reportArgumentType=false
 # A kernel is called with the arguments of its launch beside its own.
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -142,7 +142,7 @@ class Problem:
         self.vectors = 0 if vector_keys is None else vector_keys.shape[1]
         self.rows, self.lines, self.sizes = rows, rows * heads, (heads, self.length, self.slots)
         self.steps = (
-            *map(token_steps, (queries, keys, values, places)),
+            *(None if x is None else x.stride()[:3] for x in (queries, keys, values, places)),
             None if table is None else (0, *table.stride()[:2]),
             None if bias is None else bias.stride(),
             None if mask is None else (mask.stride(1), mask.stride(0)),
@@ -158,16 +158,15 @@ class Problem:
         self.summed = (*summed, holding(self.key)), summed, summed  # of table, bias and mask
 
     def launch(
-        self, name: str, grid: tuple[int, int, int], arguments: tuple, way: Callable[[], tuple[dict, int, int]]
+        self, name: str, grid: tuple[int, int, int], arguments: tuple, constants: dict, warps: int = 4, stages: int = 3
     ) -> None:
-        """The way is told as constants, warps and stages."""
-        launch(self.known, name, getattr(kernels, name), arguments, lambda: Way(grid, (), *way()))
+        way = partial(Way, grid, (), constants, warps, stages)
+        launch(self.known, name, getattr(kernels, name), arguments, way)
 
     def launch_tiles(self, name: str, grid: tuple[int, int, int], arguments: tuple, work: Launch) -> None:
-        def way() -> tuple[dict, int, int]:
-            return constants_for(self.key, self.value, work.tile, self.dtype), work.warps, work.stages
-
-        self.launch(name, grid, arguments, way)
+        tile, warps, stages = work
+        constants = constants_for(self.key, self.value, tile, self.dtype)
+        self.launch(name, grid, arguments, constants, warps, stages)
 
 
 class Given(NamedTuple):
@@ -189,12 +188,8 @@ def looks_of(p: Problem, mask: Tensor | None, stepped) -> Tensor | None:
     if mask is None:
         return None
     looks = mask.new_empty(len(mask), 2, dtype=torch.int32)
-    p.launch("looks_kernel", (len(mask), 1, 1), (stepped, looks, p.reach), lambda: ({"TILE": 2048}, 8, 1))
+    p.launch("looks_kernel", (len(mask), 1, 1), (stepped, looks, p.reach), {"TILE": 2048}, 8, 1)
     return looks
-
-
-def token_steps(x: Tensor | None) -> tuple[int, ...] | None:
-    return None if x is None else x.stride()[:3]
 
 
 def tokens(x: Tensor | None) -> tuple | None:
@@ -293,7 +288,7 @@ def gradient_of_distances(p: Problem, given: Given, sums: list, found) -> None:
     constants = distance_constants_for(p.key, p.settings.queries.tile)
     arguments = (*sums, given.compared[7], *of_distances, p.rows, *p.sizes, p.reach, p.groups)
     programs = tiles_of(p.reach, p.settings.queries) * constants["PARTS"]
-    p.launch("distances_kernel", (programs, p.sizes[0], 1), arguments, lambda: (constants, 4, 3))
+    p.launch("distances_kernel", (programs, p.sizes[0], 1), arguments, constants)
 
 
 def gradient_of_vectors(p: Problem, given: Given, coming: tuple, lse: Tensor, dots: Tensor) -> list[Tensor]:

@@ -26,16 +26,7 @@ def inverse(system, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     solved = merged(solved, diagonal_blocks(system, CHUNK, 2 * BLOCK), 2 * BLOCK, PRECISION)
     if CHUNK > 2 * BLOCK:
         tl.static_assert(CHUNK == 4 * BLOCK, "a chunk has two or four blocks")
-        HALF: tl.constexpr = CHUNK // 2
-        half = tl.arange(0, 2)
-        low = (half[:, None, None, None] == 1) & (half[None, None, :, None] == 0)
-        by_half = tl.reshape(system, (2, HALF, 2, HALF))
-        below = tl.sum(tl.sum(tl.where(low, by_half, 0.0), axis=2), axis=0)
-        first = tl.sum(tl.where(half[:, None, None] == 0, solved, 0.0), axis=0)
-        second = tl.sum(tl.where(half[:, None, None] == 1, solved, 0.0), axis=0)
-        corner = product(second, product(below, first, PRECISION), PRECISION)
-        same = half[:, None, None, None] == half[None, None, :, None]
-        solved = tl.where(same, solved[:, :, None, :], tl.where(low, -corner[None, :, None, :], 0.0))
+        solved = of_halves(solved, system, CHUNK, PRECISION)
     return tl.reshape(solved, (CHUNK, CHUNK))
 
 
@@ -65,6 +56,23 @@ def merged(solved, systems, SIZE: tl.constexpr, PRECISION: tl.constexpr):
     diagonal = tl.reshape(tl.where(same, pairs, 0.0), (COUNT, SIZE, SIZE))
     below = tl.reshape(tl.where(same, 0.0, tl.reshape(systems, (COUNT, 2, HALF, 2, HALF))), (COUNT, SIZE, SIZE))
     return diagonal - product(product(diagonal, below, PRECISION), diagonal, PRECISION)
+
+
+@triton.jit
+def of_halves(solved, system, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverse of all, [2, CHUNK / 2, 2, CHUNK / 2], from those of its halves, [2, CHUNK / 2, CHUNK / 2].
+
+    As `merged`, but half a chunk is enough for a product by itself: what is zero is not multiplied.
+    """
+    HALF: tl.constexpr = CHUNK // 2
+    half = tl.arange(0, 2)
+    low = (half[:, None, None, None] == 1) & (half[None, None, :, None] == 0)
+    below = tl.sum(tl.sum(tl.where(low, tl.reshape(system, (2, HALF, 2, HALF)), 0.0), axis=2), axis=0)
+    first = tl.sum(tl.where(half[:, None, None] == 0, solved, 0.0), axis=0)
+    second = tl.sum(tl.where(half[:, None, None] == 1, solved, 0.0), axis=0)
+    corner = product(second, product(below, first, PRECISION), PRECISION)
+    same = half[:, None, None, None] == half[None, None, :, None]
+    return tl.where(same, solved[:, :, None, :], tl.where(low, -corner[None, :, None, :], 0.0))
 
 
 @triton.jit

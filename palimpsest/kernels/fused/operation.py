@@ -85,7 +85,7 @@ class Operation:
     def gradients(self, ctx, grads: tuple[Tensor | None, ...], backward: Callable[..., Made]) -> tuple:
         """Of numbers and tensors."""
         saved, count = ctx.saved_tensors, self.tensors  # torch makes them anew whenever they are asked for
-        if not any(grad is not None for grad in grads):
+        if all(grad is None for grad in grads):
             return (None,) * (1 + count)
         found = backward(grads, saved[count:], *saved[:count], *ctx.numbers)
         return None, *found, *(None,) * (count - self.learned)
@@ -108,7 +108,9 @@ def functions_of(operation: Operation) -> tuple[Callable[..., tuple], Callable[.
 
         @staticmethod
         def backward(ctx, *grads):
-            return once(ctx, *grads) if torch.is_grad_enabled() else operation.gradients(ctx, grads, operation.backward)
+            if torch.is_grad_enabled():  # a graph of the gradients is asked for, and it must say that it ends here
+                return ending(ctx, *grads)
+            return operation.gradients(ctx, grads, operation.backward)
 
     class Registered(torch.autograd.Function):
         @staticmethod
@@ -125,7 +127,7 @@ def functions_of(operation: Operation) -> tuple[Callable[..., tuple], Callable[.
             return operation.gradients(ctx, grads[: operation.results], operation.backward_seen)
 
     @once_differentiable
-    def once(ctx, *grads):
+    def ending(ctx, *grads):
         return operation.gradients(ctx, grads, operation.backward)
 
     # what Function.apply does before, for transforms of functions, is not for a direct call

@@ -387,72 +387,94 @@ INPUTS = (
     "Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, float limit, bool shared, "
     "bool counts, bool saves"
 )
-TENSORS = 8  # the first of them
 
 
-def problem(
-    known, queries, keys, values, log_keep, erase, write, memory, matrix,
-    map, scale, nu, floor, epsilon, factor, limit, shared, counts, saves,
-) -> Problem:  # fmt: skip
-    rows, length, heads, width = queries.shape
-    features = Look(matrix=matrix, map=map, nu=nu).features(width)
-    shape = Shape(rows, length, heads, width, features, values.shape[-1], counts)
-    keep = "all" if log_keep is None else "heads" if log_keep.ndim == 3 else "features"
-    look = (map, scale, nu, floor, epsilon, factor, queries.dtype != torch.bfloat16)
+class Inputs(NamedTuple):
+    """Of the operation, in this order."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    log_keep: Tensor | None
+    erase: Tensor | None
+    write: Tensor | None
+    memory: Tensor | None
+    matrix: Tensor | None
+    map: str
+    scale: str
+    nu: int
+    floor: float
+    epsilon: float
+    factor: float
+    limit: float
+    shared: bool
+    counts: bool
+    saves: bool
+
+    @property
+    def tensors(self) -> tuple:
+        """Those that kernels are given."""
+        write = self.erase if self.shared else self.write
+        return self.queries, self.keys, self.values, self.log_keep, self.erase, write, self.matrix
+
+
+def problem(known: dict, x: Inputs) -> Problem:
+    rows, length, heads, width = x.queries.shape
+    features = Look(matrix=x.matrix, map=x.map, nu=x.nu).features(width)
+    shape = Shape(rows, length, heads, width, features, x.values.shape[-1], x.counts)
+    keep = "all" if x.log_keep is None else "heads" if x.log_keep.ndim == 3 else "features"
+    look = (x.map, x.scale, x.nu, x.floor, x.epsilon, x.factor, x.queries.dtype != torch.bfloat16)
     settings = settings_for(
         rows * heads,
         length,
         shape.features,
         shape.values,
         keep,
-        map,
-        queries.dtype,
-        processors_of(queries.device),
-        room_of(queries.device),
+        x.map,
+        x.queries.dtype,
+        processors_of(x.queries.device),
+        room_of(x.queries.device),
     )
-    if counts and erase is not None:  # what a part does to a page that is erased it does not do to the sum of its keys
+    if x.counts and x.erase is not None:  # what a part does to a page that is erased it does not do to the sum of keys
         settings = replace(settings, parts=1)
-    return Problem(shape, look, keep, limit, shared, settings, PRECISIONS[queries.dtype], known)
+    return Problem(shape, look, keep, x.limit, x.shared, settings, PRECISIONS[x.queries.dtype], known)
 
 
-def known_problem(inputs: tuple, *others: Tensor | None) -> Problem:
+def known_problem(x: Inputs, *others: Tensor | None) -> Problem:
     """Found once for tensors of a layout."""
-    tensors, about = inputs[:TENSORS], inputs[TENSORS:]
+    tensors, about = x[: memory_scan.tensors], x[memory_scan.tensors :]
     known = known_of((layout_of((*tensors, *others)), about))
-    return once(known, "problem", lambda: problem(known, *inputs))
+    return once(known, "problem", lambda: problem(known, x))
 
 
 def scan_op(*inputs) -> list[Tensor | None]:
     """Reads, the last page, what was read of the sum of keys and, if asked to, all that backward needs."""
-    p = known_problem(inputs)
-    with torch.cuda.device_of(inputs[0]):
-        return forward(p, given_to(p, *inputs), inputs[6], inputs[-1]).listed()
+    x = Inputs(*inputs)
+    with torch.cuda.device_of(x.queries):
+        return forward(known_problem(x), x.tensors, x.memory, x.saves).listed()
 
 
 def scan_back_op(grads, kept, *inputs) -> list[Tensor | None]:
     """Gradients of all but the matrix."""
-    values, memory, counts = inputs[2], inputs[6], inputs[-2]
+    x = Inputs(*inputs)
     of_reads, of_last, of_mass = grads
-    of_reads = torch.zeros_like(values) if of_reads is None else of_reads
+    of_reads = torch.zeros_like(x.values) if of_reads is None else of_reads
     of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
-    if counts:
-        of_mass = values.new_zeros(values.shape[:-1], dtype=torch.float32) if of_mass is None else of_mass.contiguous()
-    p = known_problem(inputs, of_reads, of_last, of_mass)
+    if x.counts:
+        tokens = x.values.shape[:-1]
+        of_mass = x.values.new_zeros(tokens, dtype=torch.float32) if of_mass is None else of_mass.contiguous()
+    p = known_problem(x, of_reads, of_last, of_mass)
     *rest, effects = kept
     of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
-    with torch.cuda.device_of(values):
+    with torch.cuda.device_of(x.queries):
         saved, ready = Saved(*rest[: len(Saved._fields)]), Ready(*rest[len(Saved._fields) :])
-        *most, of_starts = backward(p, given_to(p, *inputs), saved, ready, effects, of_reads, of_mass, of_last)
-    return [*most, None if memory is None else of_starts[:, 0].view(memory.shape)]
-
-
-def given_to(p: Problem, queries, keys, values, log_keep, erase, write, memory, matrix, *about) -> tuple:
-    """The tensors that kernels are given."""
-    return queries, keys, values, log_keep, erase, erase if p.shared else write, matrix
+        *most, of_starts = backward(p, x.tensors, saved, ready, effects, of_reads, of_mass, of_last)
+    return [*most, None if x.memory is None else of_starts[:, 0].view(x.memory.shape)]
 
 
 def shapes(*inputs) -> list[Tensor | None]:
-    return room_for(problem({}, *inputs), inputs[2], inputs[4], inputs[-1]).listed()
+    x = Inputs(*inputs)
+    return room_for(problem({}, x), x.values, x.erase, x.saves).listed()
 
 
 memory_scan = Operation("memory_scan", INPUTS, scan_op, scan_back_op, shapes, learned=7, results=3, kept_from=3)
