@@ -29,7 +29,7 @@ FLAGS = (
     "--validate-every 5 --save-every 3 --device cpu --threads 1"
 )
 MOMENT = 0.2  # seconds, several steps
-TIMES = ("seconds", "tokens_per_second")
+MEASURED = ("seconds", "tokens_per_second", "mfu", "memory")  # of the machine and the process, not of the training
 
 
 def main() -> None:
@@ -144,9 +144,9 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def metrics(path: Path) -> list[dict[str, float]]:
-    """Its lines, times aside."""
+    """Its lines, but for what was measured of the machine."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+    return [{name: value for name, value in line.items() if name not in MEASURED} for line in lines]
 
 
 def checkpoints(folder: Path) -> dict[str, str]:

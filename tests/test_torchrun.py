@@ -78,3 +78,11 @@ def test_a_signal_to_torchrun_or_to_one_process_saves_the_last_step_of_all(tmp_p
     assert f"palimpsest resume {run}" in said
     saved = Checkpoints(run / "checkpoints").find("latest").name
     assert saved == f"step-{metrics(run)[-1]['step']:08d}"
+
+
+@pytest.mark.slow
+def test_the_script_that_kills_a_run_again_and_again_finds_it_as_it_would_have_been():
+    script = Path(__file__).parents[1] / "scripts" / "stress_kills.py"
+    told = subprocess.run([sys.executable, script, "--kills", "2", "--steps", "12"], capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "bit for bit" in told.stdout
