@@ -5,20 +5,20 @@ import triton.language as tl
 
 
 @triton.jit
-def product(left, right, PRECISION: tl.constexpr):
-    """A float32 tile of two float32 or half tiles.
+def product(left, right, PRECISION: tl.constexpr, onto=None):
+    """A float32 tile of two float32 or half tiles, added onto another if there is one.
 
     "half" rounds both to bfloat16; "split" takes what that loses as tiles of their own; "tf32" keeps 10 bits.
     """
     if PRECISION == "ieee" or PRECISION == "tf32" or PRECISION == "tf32x3":
-        return tl.dot(left.to(tl.float32), right.to(tl.float32), input_precision=PRECISION)
+        return tl.dot(left.to(tl.float32), right.to(tl.float32), acc=onto, input_precision=PRECISION)
     elif PRECISION == "half":
-        return tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16))
+        return tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16), acc=onto)
     else:
         tl.static_assert(PRECISION == "split")
         most_left, most_right = eight_bits(left), eight_bits(right)
         high_left, high_right = most_left.to(tl.bfloat16), most_right.to(tl.bfloat16)
-        found = tl.dot(high_left, high_right)
+        found = tl.dot(high_left, high_right, acc=onto)
         if right.dtype == tl.float32:
             found = tl.dot(high_left, (right - most_right).to(tl.bfloat16), acc=found)
         if left.dtype == tl.float32:

@@ -187,6 +187,8 @@ class Ready(NamedTuple):
     queries: Tensor | None = None  # b t h k, their features
     keys: Tensor | None = None  # … and those of keys
     solved: Tensor | None = None  # c c, T
+    erasing: Tensor | None = None  # c c, T with its columns times erase, and what is kept by head: what recalls take
+    writing: Tensor | None = None  # c c, … times write: what values give; None where that is T, or the same as erasing
     seen: Tensor | None = None  # c c, how much of each note each read sees
     between: Tensor | None = None  # c c, what is kept from one token to another
     kept: Tensor | None = None  # c, since the chunk's start; or k, of each feature from start to end
@@ -210,14 +212,15 @@ class Results(NamedTuple):
         return [self.reads, self.last, self.mass, *rest]
 
 
-def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> Results:
+def room_for(p: Problem, tensors, saves: bool) -> Results:
     """Where everything goes, not filled yet."""
+    _, _, values, _, erase, write, _ = tensors
     rows, length, heads, _, features, count, counts = p.shape
     chunk, parts, page = p.settings.chunk, p.settings.parts, p.shape.page
     reads = values.new_empty(rows, length, heads, count)
     last = values.new_empty(rows, heads, features, page, dtype=torch.float32)
     mass = last.new_empty(rows, length, heads) if counts else None
-    saved, queries, keys, solved, seen, between, kept, remaining, dimmed = (None,) * 9
+    saved, queries, keys, solved, erasing, writing, seen, between, kept, remaining, dimmed = (None,) * 11
     if saves:
         pages = last.new_empty(p.lines, p.chunks, page, features, dtype=p.precision.saved)
         notes = None if erase is None else torch.empty_like(reads, dtype=torch.float32)
@@ -225,7 +228,10 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
     halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     if erase is not None or p.keep != "all":
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
-        solved = None if erase is None else torch.empty_like(seen)
+        if erase is not None:
+            erasing, solved = torch.empty_like(seen), torch.empty_like(seen) if saves or write is None else None
+            same = p.shared and p.keep != "heads"
+            writing = None if write is None or same else torch.empty_like(seen)
         if p.looks_ahead:
             queries, keys = (values.new_empty(rows, length, heads, features) for _ in range(2))
     if p.keep == "heads":
@@ -235,7 +241,7 @@ def room_for(p: Problem, values: Tensor, erase: Tensor | None, saves: bool) -> R
         kept = last.new_empty(p.lines, p.chunks, features)
         dimmed = last.new_empty(p.lines, p.chunks, 3, *halves, chunk, features, dtype=kind)
     effects = last.new_empty(p.lines, parts, features, page + turned_by(p, erase)) if parts > 1 else None
-    ready = Ready(queries, keys, solved, seen, between, kept, remaining, dimmed)
+    ready = Ready(queries, keys, solved, erasing, writing, seen, between, kept, remaining, dimmed)
     return Results(reads, last, mass, saved, ready, effects)
 
 
@@ -245,18 +251,18 @@ def turned_by(p: Problem, erase: Tensor | None) -> int:
 
 
 def prepare(p: Problem, tensors, ready: Ready) -> None:
-    queries, keys, _, log_keep, erase, _, matrix = tensors
+    queries, keys, _, log_keep, erase, write, matrix = tensors
     if ready.seen is None:
         return
 
     def way() -> Way:
-        numbers = (*strides(queries, keys, log_keep, erase), p.shape.length, p.shape.heads, p.chunks)
+        numbers = (*strides(queries, keys, log_keep, erase, write), p.shape.length, p.shape.heads, p.chunks)
         constants = {"LEVELS": p.levels, "ERASE": erase is not None, "LOOKED": ready.queries is not None}
         constants |= {"SHARES": many_made(p.look[0], p.shape.features), "EXACT": p.precision.exact}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, p.common(without="ROUGH") | constants, p.settings.prepare_warps, p.settings.stages)
 
-    launch(p.known, "prepare", kernels.prepare_kernel, (queries, keys, log_keep, erase, matrix, *ready), way)
+    launch(p.known, "prepare", kernels.prepare_kernel, (queries, keys, log_keep, erase, write, matrix, *ready), way)
 
 
 def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None) -> None:
@@ -266,15 +272,16 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
     def way() -> Way:
         columns = p.settings.columns
         slices = -(-p.shape.page // columns) + (0 if there["READS"] else -(-turned_by(p, erase) // columns))
-        numbers = (*strides(queries, keys, values, erase, write), p.shape.length, p.shape.heads, *p.parted)
+        numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * p.settings.parts * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
+    writing = ready.solved if write is None else ready.writing
     arguments = (
-        queries, keys, values, erase, write, matrix,
-        ready.solved, ready.seen, ready.kept, ready.remaining, ready.dimmed,
+        queries, keys, values, write, matrix,
+        ready.erasing, writing, ready.seen, ready.kept, ready.remaining, ready.dimmed,
         start, reads, mass, *(saved or Saved()), last,
     )  # fmt: skip
     launch(p.known, ("carry", *there.values()), kernels.carry_kernel, arguments, way)
@@ -336,7 +343,7 @@ def looked(p: Problem, tensors, ready: Ready):
 
 
 def forward(p: Problem, tensors, memory: Tensor | None, saves: bool) -> Results:
-    made = room_for(p, tensors[2], tensors[4], saves)
+    made = room_for(p, tensors, saves)
     prepare(p, tensors, made.ready)
     p, tensors = looked(p, tensors, made.ready)
     start = memory
@@ -474,7 +481,7 @@ def scan_back_op(grads, kept, *inputs) -> list[Tensor | None]:
 
 def shapes(*inputs) -> list[Tensor | None]:
     x = Inputs(*inputs)
-    return room_for(problem({}, x), x.values, x.erase, x.saves).listed()
+    return room_for(problem({}, x), x.tensors, x.saves).listed()
 
 
 memory_scan = Operation("memory_scan", INPUTS, scan_op, scan_back_op, shapes, learned=7, results=3, kept_from=3)

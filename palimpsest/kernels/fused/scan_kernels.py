@@ -34,6 +34,7 @@ from .products import product
 LITTLE = tl.constexpr(1 / 64)
 QUERIES, KEYS, KEYS_LEFT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what `prepare` dims by feature
 ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
+BAND = tl.constexpr(16)  # columns of a page that a warp carries by itself
 SHARE = tl.constexpr(64)  # of many features, those that a warp of `prepare` multiplies
 
 
@@ -58,6 +59,18 @@ def look(
 
 
 @triton.jit
+def look_for_bands(
+    base, step, inside, matrix,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The same as [1, CHUNK, SIZE]."""
+    if LOOK[0] == "Identity" and LOOK[1] == "Unscaled":
+        return tile_for_bands(base, step, inside, FEATURES, SIZE, CHUNK)
+    else:
+        return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)[None, :, :]
+
+
+@triton.jit
 def back(
     gradient, base, step, inside, matrix,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr,
@@ -74,6 +87,13 @@ def tile_of(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
     place, column = tl.arange(0, CHUNK), tl.arange(0, SIZE)
     there = inside[:, None] & (column < count)[None, :]
     return tl.load(base + (place[:, None] * step + column[None, :]), mask=there, other=0.0)
+
+
+@triton.jit
+def tile_for_bands(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """The same as [1, CHUNK, SIZE]: read so from the start, it goes from shared memory straight into products."""
+    place, column = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, SIZE)[None, None, :]
+    return tl.load(base + (place * step + column), mask=inside[None, :, None] & (column < count), other=0.0)
 
 
 @triton.jit
@@ -162,31 +182,43 @@ def in_shares(x, SHARES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
 
 
 @triton.jit
+def times(bands, tile, PRECISION: tl.constexpr, onto=None):
+    """Each band [BANDS, BAND, m] times one tile [1, m, n], which all warps read from where it lies."""
+    tile = tl.broadcast_to(tile, (bands.shape[0], tile.shape[1], tile.shape[2]))
+    return product(bands, tile, PRECISION, onto)
+
+
+@triton.jit
 def asked_of_page(
-    page, x, kept, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+    page, x, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What queries or keys find on the page the chunk began with, [COLUMNS, CHUNK]."""
+    """What queries or keys find on the page the chunk began with, [BANDS, BAND, CHUNK], not faded by head."""
     if KEEP == "features":
         return times_dimmed(page, dimmed_in, index, True, FEATURES, SIZE, CHUNK, PRECISION)
-    elif KEEP == "heads":
-        return product(page, tl.trans(x), PRECISION) * kept[None, :]
     else:
-        return product(page, tl.trans(x), PRECISION)
+        return times(page, tl.trans(x), PRECISION)
+
+
+@triton.jit
+def faded(bands, kept, KEEP: tl.constexpr):
+    """Of each token as much as is kept of it by its head."""
+    if KEEP == "heads":
+        return bands * kept[None, None, :]
+    else:
+        return bands
 
 
 @triton.jit
 def written(
-    notes, x, kept, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    page, notes, x, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What notes [COLUMNS, CHUNK] under the keys x leave on the page."""
+    """The page, or a bare one, with notes [BANDS, BAND, CHUNK] under the keys x."""
     if KEEP == "features":
-        return times_dimmed(notes, dimmed_in, index, False, FEATURES, SIZE, CHUNK, PRECISION)
-    elif KEEP == "heads":
-        return product(notes * kept[None, :], x, PRECISION)
+        return times_dimmed(notes, dimmed_in, index, False, FEATURES, SIZE, CHUNK, PRECISION, page)
     else:
-        return product(notes, x, PRECISION)
+        return times(notes, x, PRECISION, page)
 
 
 @triton.jit
@@ -206,31 +238,34 @@ def store_dimmed(tiles, index, tile, feature, FEATURES: tl.constexpr, CHUNK: tl.
 @triton.jit
 def times_dimmed(
     left, tiles, index, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, onto=None,
 ):  # fmt: skip
-    """A tile times what was stored so, [CHUNK, SIZE], or its transpose."""
+    """Bands times what was stored so, [1, CHUNK, SIZE], or its transpose."""
     base = tiles + index.to(tl.int64) * (CHUNK * FEATURES)
     if PRECISION == "split":
         base += index.to(tl.int64) * (CHUNK * FEATURES)
     every = tl.arange(0, CHUNK) < CHUNK
-    tile = tile_of(base, FEATURES, every, FEATURES, SIZE, CHUNK)
+    tile = tile_for_bands(base, FEATURES, every, FEATURES, SIZE, CHUNK)
     if TURNED:
         tile = tl.trans(tile)
-    found = product(left, tile, PRECISION)
+    found = times(left, tile, PRECISION, onto)
     if PRECISION == "split":
-        lost = tile_of(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK)
+        lost = tile_for_bands(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK)
         if TURNED:
             lost = tl.trans(lost)
-        found = tl.dot(left.to(tl.bfloat16), lost, acc=found)
+        found = times(left, lost, "half", found)
     return found
 
 
 @triton.jit
-def faded(page, total, KEEP: tl.constexpr):
+def left_of_page(page, index, kept_in, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """At the end of a chunk."""
     if KEEP == "features":
-        return page * total[None, :]
+        return page * whole_of(index, kept_in, KEEP, FEATURES, SIZE, CHUNK)[None, None, :]
+    elif KEEP == "heads":
+        return page * whole_of(index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
     else:
-        return page * total
+        return page
 
 
 @triton.jit
@@ -273,21 +308,32 @@ def load_tile(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION
 
 
 @triton.jit
-def times_tile(left, tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
-    """[COLUMNS, CHUNK] times a stored tile or its transpose."""
-    tile = load_tile(tiles, index, TURNED, CHUNK, PRECISION)
-    found = product(left, tile, PRECISION)
+def load_for_bands(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """The same as [1, CHUNK, CHUNK]."""
+    HALVES: tl.constexpr = 2 if PRECISION == "split" else 1
+    base = tiles + index.to(tl.int64) * (HALVES * CHUNK * CHUNK)
+    one, other = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, CHUNK)[None, None, :]
+    if TURNED:
+        return tl.load(base + (other * CHUNK + one))
+    else:
+        return tl.load(base + (one * CHUNK + other))
+
+
+@triton.jit
+def times_tile(left, tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None):
+    """Bands [BANDS, BAND, CHUNK] times a stored tile or its transpose."""
+    found = times(left, load_for_bands(tiles, index, TURNED, CHUNK, PRECISION), PRECISION, onto)
     if PRECISION == "split":
-        lost = load_tile(tiles + CHUNK * CHUNK, index, TURNED, CHUNK, PRECISION)
-        found = tl.dot(left.to(tl.bfloat16), lost, acc=found)
+        lost = load_for_bands(tiles + CHUNK * CHUNK, index, TURNED, CHUNK, PRECISION)
+        found = times(left, lost, "half", found)
     return found
 
 
 @triton.jit
 def prepare_kernel(
-    queries, keys, log_keep, erase, matrix,
-    queries_out, keys_out, solved, seen_out, between_out, kept_out, remaining_out, dimmed_out,
-    q_b, q_t, q_h, k_b, k_t, k_h, keep_b, keep_t, keep_h, erase_b, erase_t, erase_h,
+    queries, keys, log_keep, erase, write, matrix,
+    queries_out, keys_out, solved, erasing, writing, seen_out, between_out, kept_out, remaining_out, dimmed_out,
+    q_b, q_t, q_h, k_b, k_t, k_h, keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
     LEVELS: tl.constexpr, KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr,
@@ -340,7 +386,8 @@ def prepare_kernel(
         logs, documents = logs_of(first_of(log_keep, row, head, first, keep_b, keep_t, keep_h), keep_t, inside, CHUNK)
         since = between(logs, documents, CHUNK)
         tl.store(between_out + at * CHUNK + (place[:, None] * CHUNK + place[None, :]), since)
-        tl.store(kept_out + at + place, since_start(logs, documents))
+        kept = since_start(logs, documents)
+        tl.store(kept_out + at + place, kept)
         tl.store(remaining_out + at + place, until_end(logs, documents, CHUNK))
         seen *= since
         if ERASE:
@@ -349,29 +396,51 @@ def prepare_kernel(
     if ERASE:
         beta = gate_of(first_of(erase, row, head, first, erase_b, erase_t, erase_h), erase_t, inside, LIMIT, CHUNK)
         system = tl.where(place[:, None] > place[None, :], beta[:, None] * recalled, 0.0)
-        store_tile(solved, program, inverse(system, CHUNK, EXACT), CHUNK, FINE)
+        notes_by = inverse(system, CHUNK, EXACT)
+        if solved is not None:
+            store_tile(solved, program, notes_by, CHUNK, FINE)
+        if KEEP == "heads":
+            store_tile(erasing, program, notes_by * (beta * kept)[None, :], CHUNK, FINE)
+        else:
+            store_tile(erasing, program, notes_by * beta[None, :], CHUNK, FINE)
+        if writing is not None:
+            into = gate_of(first_of(write, row, head, first, write_b, write_t, write_h), write_t, inside, LIMIT, CHUNK)
+            store_tile(writing, program, notes_by * into[None, :], CHUNK, FINE)
+
+
+@triton.jit
+def columns_of(BANDS: tl.constexpr):
+    """Of a page, or a slice of one: those of each band."""
+    return tl.arange(0, BANDS)[:, None] * BAND + tl.arange(0, BAND)[None, :]
 
 
 @triton.jit
 def tokens_at(
-    chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES: tl.constexpr, COLUMNS: tl.constexpr,
+    chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES: tl.constexpr, BANDS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """[COLUMNS, CHUNK] of values or of their reads' gradient. Asked for a chunk ahead, as are the gates."""
-    place, column = tl.arange(0, CHUNK), tl.arange(0, COLUMNS)
-    here = (place < length - chunk * CHUNK)[:, None] & (column < VALUES - slice * COLUMNS)[None, :]
-    base = first_of(values, row, head, chunk * CHUNK, v_b, v_t, v_h) + slice * COLUMNS
-    return tl.trans(tl.load(base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0))
+    """[BANDS, BAND, CHUNK] of values or of their reads' gradient."""
+    place, column = tl.arange(0, CHUNK)[None, None, :], slice * (BANDS * BAND) + columns_of(BANDS)[:, :, None]
+    here = (place < length - chunk * CHUNK) & (column < VALUES)
+    base = first_of(values, row, head, chunk * CHUNK, v_b, v_t, v_h)
+    return tl.load(base + (place * v_t + column), mask=here, other=0.0)
 
 
 @triton.jit
-def with_count(tile, last, slice, VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr):
-    """[COLUMNS, CHUNK] with these numbers in the column in which keys are counted, if there is one and it is here."""
+def as_tokens(bands):
+    """[BANDS, BAND, CHUNK] -> [CHUNK, COLUMNS]"""
+    COLUMNS: tl.constexpr = bands.shape[0] * bands.shape[1]
+    return tl.reshape(tl.permute(bands, (2, 0, 1)), (bands.shape[2], COLUMNS))
+
+
+@triton.jit
+def with_count(bands, last, slice, VALUES: tl.constexpr, PAGE: tl.constexpr):
+    """Bands with these numbers in the column in which keys are counted, if there is one and it is here."""
     if PAGE > VALUES:
-        counting = (tl.arange(0, COLUMNS) == VALUES - slice * COLUMNS)[:, None]
-        return tl.where(counting, last, tile.to(tl.float32))
+        column = columns_of(bands.shape[0]) + slice * (bands.shape[0] * BAND)
+        return tl.where((column == VALUES)[:, :, None], last, bands.to(tl.float32))
     else:
-        return tile
+        return bands
 
 
 @triton.jit
@@ -397,22 +466,20 @@ def fade_at(index, fades, KEEP: tl.constexpr, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def whole_of(index, fades, kept, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """What is kept from start to end; of features it is all that `fades` has."""
+def whole_of(index, fades, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """What is kept from start to end: until the last token; of features it is all that `fades` has."""
     if KEEP == "heads":
-        return tl.sum(tl.where(tl.arange(0, CHUNK) == CHUNK - 1, kept, 0.0), axis=0)
-    elif KEEP == "features":
+        return tl.load(fades + index.to(tl.int64) * CHUNK + CHUNK - 1)
+    else:
         feature = tl.arange(0, SIZE)
         return tl.load(fades + index.to(tl.int64) * FEATURES + feature, mask=feature < FEATURES, other=0.0)
-    else:
-        return 1.0
 
 
 @triton.jit
 def carry_kernel(
-    queries, keys, values, erase, write, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in, start,
+    queries, keys, values, write, matrix, erasing, writing, seen_in, kept_in, remaining_in, dimmed_in, start,
     reads, mass, notes_out, pages, last,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
@@ -424,90 +491,86 @@ def carry_kernel(
 
     Where nothing is read, columns beyond the page begin as columns of the identity and are written nothing: the
     page they end as is what the piece does to the page it is given. There are none where all of that is kept. What
-    backward needs is saved if asked for.
+    backward needs is saved if asked for. All stores of a chunk come last: warps wait for each other there.
     """
+    BANDS: tl.constexpr = COLUMNS // BAND
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else tl.constexpr(0)
     ALL: tl.constexpr = SLICES if READS else SLICES + (TURNED + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % ALL, (program // ALL) % parts, program // (ALL * parts)
     row, head = line // heads, line % heads
-    place, feature, column = tl.arange(0, CHUNK), tl.arange(0, SIZE), tl.arange(0, COLUMNS)
-    left = VALUES - slice * COLUMNS
-    on_page = feature[None, :] * PAGE + column[:, None]
-    there = (feature[None, :] < FEATURES) & (column[:, None] < PAGE - slice * COLUMNS)
-    page = tl.zeros((COLUMNS, SIZE), tl.float32)
+    place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
+    column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
+    on_page, on_saved = feature * PAGE + column, column * FEATURES + feature
+    there = (feature < FEATURES) & (column < PAGE - slice * COLUMNS)
+    page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if STARTED:
         at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
         page += tl.load(start + at + on_page, mask=there, other=0.0)
     if not READS:
-        page += tl.where(feature[None, :] == ((slice - SLICES) * COLUMNS + column)[:, None], 1.0, 0.0)
-    v_next = tokens_at(piece * share, values, row, head, slice, length, v_b, v_t, v_h, VALUES, COLUMNS, CHUNK)
-    into_next = gate_at(piece * share, write, row, head, length, write_b, write_t, write_h, WRITE, LIMIT, CHUNK)
-    beta_next = gate_at(piece * share, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
-    kept_next = fade_at(line * chunks + piece * share, kept_in, KEEP, CHUNK)
-    remaining_next = fade_at(line * chunks + piece * share, remaining_in, KEEP, CHUNK)
+        page += tl.where(feature == (slice - SLICES) * COLUMNS + column, 1.0, 0.0)
     for step in range(tl.minimum(share, chunks - piece * share)):
         chunk = piece * share + step
-        v, into, beta, kept, remaining = v_next, into_next, beta_next, kept_next, remaining_next
-        v_next = tokens_at(chunk + 1, values, row, head, slice, length, v_b, v_t, v_h, VALUES, COLUMNS, CHUNK)
-        into_next = gate_at(chunk + 1, write, row, head, length, write_b, write_t, write_h, WRITE, LIMIT, CHUNK)
-        beta_next = gate_at(chunk + 1, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
-        kept_next = fade_at(line * chunks + tl.minimum(chunk + 1, chunks - 1), kept_in, KEEP, CHUNK)
-        remaining_next = fade_at(line * chunks + tl.minimum(chunk + 1, chunks - 1), remaining_in, KEEP, CHUNK)
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
-        here = inside[:, None] & (column[None, :] < left)
-        k = look(
+        into = gate_at(chunk, write, row, head, length, write_b, write_t, write_h, WRITE and not ERASE, LIMIT, CHUNK)
+        kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
+        v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK)
+        k = look_for_bands(
             first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
         )
-        token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
-        on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
-        total = whole_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
-        notes = with_count(v, 1.0, slice, VALUES, PAGE, COLUMNS).to(v.dtype)
-        if WRITE:
-            notes = notes.to(tl.float32) * into[None, :]
         if ERASE:
-            recall = asked_of_page(page, k, kept, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
-            fresh = notes.to(tl.float32) - beta[None, :] * recall
-            notes = times_tile(fresh, solved, index, True, CHUNK, FINE)
-            notes = with_count(notes, 1.0, slice, VALUES, PAGE, COLUMNS)  # in full, as nothing of it is erased
-            if SAVES:
-                tl.store(notes_out + token + on_tokens, tl.trans(notes), mask=here)
-        if SAVES:
-            base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
-            tl.store(
-                base + (column[:, None] * FEATURES + feature[None, :]), page.to(pages.dtype.element_ty), mask=there
-            )
+            recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            notes = times_tile(v, erasing if writing is None else writing, index, True, CHUNK, FINE)
+            notes -= times_tile(recall, erasing, index, True, CHUNK, FINE)
+            notes = with_count(notes, 1.0, slice, VALUES, PAGE)  # in full, as nothing of it is erased
+        else:
+            notes = with_count(v, 1.0, slice, VALUES, PAGE).to(v.dtype)
+            if WRITE:
+                notes = notes.to(tl.float32) * into[None, None, :]
         if READS:
-            q = look(
+            q = look_for_bands(
                 first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
             ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # dimmed queries are no bfloat16
-            found = asked_of_page(page, q, kept, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, ASKING)
+            found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, ASKING)
+            found = faded(found, kept, KEEP)
             if READY:
-                found += product(notes, load_tile(seen_in, index, True, CHUNK, FINE), FINE)
+                found = times(notes, load_for_bands(seen_in, index, True, CHUNK, FINE), FINE, found)
             else:
-                found += product(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH)
-            tl.store(reads + token + on_tokens, tl.trans(found).to(reads.dtype.element_ty), mask=here)
+                found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
+        before_chunk = page
+        page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK) + written(
+            None, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE
+        )
+        token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
+        on_tokens = place[:, None] * (heads * VALUES) + across[None, :]
+        here = inside[:, None] & (across < VALUES - slice * COLUMNS)[None, :]
+        if SAVES:
+            if ERASE:
+                tl.store(notes_out + token + on_tokens, as_tokens(notes), mask=here)
+            base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
+            tl.store(base + on_saved, before_chunk.to(pages.dtype.element_ty), mask=there)
+        if READS:
+            tl.store(reads + token + on_tokens, as_tokens(found).to(reads.dtype.element_ty), mask=here)
             if PAGE > VALUES:
                 base = mass + ((row * length + first).to(tl.int64) * heads + head)
-                overlap = tl.sum(tl.where((column == left)[:, None], found, 0.0), axis=0)
+                counting = column == VALUES - slice * COLUMNS
+                overlap = tl.sum(tl.sum(tl.where(counting, found, 0.0), axis=0), axis=0)
                 tl.store(base + place * heads, overlap, mask=inside & (slice == SLICES - 1))
-        added = written(notes, k, remaining, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE)
-        page = faded(page, total, KEEP) + added
     if READS:
         if piece == parts - 1:
             tl.store(last + line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
     else:
         WIDER: tl.constexpr = PAGE + TURNED
-        turned = slice >= SLICES
-        begin = tl.where(turned, PAGE + (slice - SLICES) * COLUMNS, slice * COLUMNS)
-        end = tl.where(turned, WIDER, PAGE)
+        beyond = slice >= SLICES
+        begin = tl.where(beyond, PAGE + (slice - SLICES) * COLUMNS, slice * COLUMNS)
+        end = tl.where(beyond, WIDER, PAGE)
         base = last + (line * parts + piece).to(tl.int64) * (FEATURES * WIDER) + begin
-        there = (feature[None, :] < FEATURES) & (begin + column < end)[:, None]
-        tl.store(base + (feature[None, :] * WIDER + column[:, None]), page, mask=there)
+        there = (feature < FEATURES) & (begin + column < end)
+        tl.store(base + (feature * WIDER + column), page, mask=there)
 
 
 @triton.jit
@@ -522,65 +585,56 @@ def carry_back_kernel(
     ENDED: tl.constexpr, SAVES: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
+    BANDS: tl.constexpr = COLUMNS // BAND
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
     row, head = line // heads, line % heads
-    place, feature, column = tl.arange(0, CHUNK), tl.arange(0, SIZE), tl.arange(0, COLUMNS)
-    left = VALUES - slice * COLUMNS
-    on_page = feature[None, :] * PAGE + column[:, None]
-    there = (feature[None, :] < FEATURES) & (column[:, None] < PAGE - slice * COLUMNS)
+    place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
+    column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
+    on_page, on_saved = feature * PAGE + column, column * FEATURES + feature
+    there = (feature < FEATURES) & (column < PAGE - slice * COLUMNS)
     at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
-    page = tl.zeros((COLUMNS, SIZE), tl.float32)
+    page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if ENDED:
         page += tl.load(of_last + at + on_page, mask=there, other=0.0)
     end = tl.minimum(piece * share + share, chunks)
-    coming_next = tokens_at(end - 1, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, COLUMNS, CHUNK)
-    beta_next = gate_at(end - 1, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
-    mass_next = gate_at(end - 1, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
-    kept_next = fade_at(line * chunks + end - 1, kept_in, KEEP, CHUNK)
-    remaining_next = fade_at(line * chunks + end - 1, remaining_in, KEEP, CHUNK)
     for step in range(end - piece * share):
         chunk = end - 1 - step
-        ahead = tl.maximum(chunk - 1, 0)
-        coming = with_count(coming_next, mass_next[None, :], slice, VALUES, PAGE, COLUMNS)
-        beta, kept, remaining = beta_next, kept_next, remaining_next
-        coming_next = tokens_at(ahead, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, COLUMNS, CHUNK)
-        beta_next = gate_at(ahead, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
-        mass_next = gate_at(ahead, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
-        kept_next = fade_at(line * chunks + ahead, kept_in, KEEP, CHUNK)
-        remaining_next = fade_at(line * chunks + ahead, remaining_in, KEEP, CHUNK)
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
         if SAVES:
             base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
-            on_saved = column[:, None] * FEATURES + feature[None, :]
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
-        q = look(
-            first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
-        )
-        total = whole_of(index, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
-        added = written(coming, q, kept, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, FINE)
+        beta = gate_at(chunk, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
+        asked = gate_at(chunk, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
+        kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
+        coming = tokens_at(chunk, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, BANDS, CHUNK)
+        coming = with_count(coming, asked[None, None, :], slice, VALUES, PAGE)
         if ERASE:
-            k = look(
+            k = look_for_bands(
                 first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
-            of_notes = times_tile(coming, seen_in, index, False, CHUNK, FINE)
-            of_notes += asked_of_page(
-                page, k, remaining, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE
-            )
+            of_notes = asked_of_page(page, k, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            of_notes = times_tile(coming, seen_in, index, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
             fresh = times_tile(of_notes, solved, index, False, CHUNK, FINE)
-            fresh = with_count(fresh, 0.0, slice, VALUES, PAGE, COLUMNS)
+            fresh = with_count(fresh, 0.0, slice, VALUES, PAGE)
+        q = look_for_bands(
+            first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
+        )
+        page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
+        page = written(
+            page, faded(coming, kept, KEEP), q, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, FINE
+        )
+        if ERASE:
+            erased = faded(fresh * -beta[None, None, :], kept, KEEP)
+            page = written(page, erased, k, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
             if SAVES:
                 token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
-                on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
-                here = inside[:, None] & (column[None, :] < left)
-                tl.store(of_fresh + token + on_tokens, tl.trans(fresh).to(of_fresh.dtype.element_ty), mask=here)
-            added -= written(
-                fresh * beta[None, :], k, kept, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE
-            )
-        page = faded(page, total, KEEP) + added
+                on_tokens = place[:, None] * (heads * VALUES) + across[None, :]
+                here = inside[:, None] & (across < VALUES - slice * COLUMNS)[None, :]
+                tl.store(of_fresh + token + on_tokens, as_tokens(fresh).to(of_fresh.dtype.element_ty), mask=here)
     tl.store(of_start + at + on_page, page, mask=there)
 
 
@@ -597,6 +651,12 @@ def fades_of(
         return kept, kept_over(place[:, None] < place[None, :], logs, PRECISION)
     else:
         return fade_at(program, kept_in, KEEP, CHUNK), fade_at(program, remaining_in, KEEP, CHUNK)
+
+
+@triton.jit
+def values_at(base, start, step, inside, VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr):
+    """Some of a chunk's values. Asked for a turn ahead, as nothing is multiplied with them that would be."""
+    return tile_of(base + start, step, inside, VALUES - start, COLUMNS, CHUNK)
 
 
 @triton.jit
@@ -657,8 +717,9 @@ def gradients_kernel(
     if KEEP == "features":
         by_whole = tl.zeros((SIZE,), tl.float32)
     elif KEEP == "heads":
-        by_whole = 0.0
+        by_column = tl.zeros((COLUMNS,), tl.float32)
 
+    v_next = values_at(v_base, 0, v_t, inside, VALUES, COLUMNS, CHUNK)
     for start in range(0, VALUES, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         here = inside[:, None] & (column < VALUES)[None, :]
@@ -668,7 +729,8 @@ def gradients_kernel(
         coming = tl.load(r_base + (place[:, None] * r_t + column[None, :]), mask=here, other=0.0)
         page = tl.load(pages + page_base + on_page, mask=there, other=0.0)
         of_page = tl.load(of_pages + page_base + on_page, mask=there, other=0.0)
-        v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
+        v = v_next
+        v_next = values_at(v_base, start + COLUMNS, v_t, inside, VALUES, COLUMNS, CHUNK)
         notes = v
         if WRITE:
             notes = notes.to(tl.float32) * into[:, None]
@@ -688,19 +750,22 @@ def gradients_kernel(
             of_into += tl.sum(of_value * v.to(tl.float32), axis=1)
             of_value *= into[:, None]
         tl.store(of_values + token * VALUES + on_tokens, of_value.to(of_values.dtype.element_ty), mask=here)
-        if FINE == "split":
-            fresh = fresh.to(tl.bfloat16)
         if ERASE:
-            of_system -= product(fresh, tl.trans(notes), FINE)
-            erasing -= product(fresh, page, ROUGH)
-        of_seen += product(coming, tl.trans(notes), FINE)
-        asking += product(coming, page, ROUGH)
-        writing += product(notes, of_page, ROUGH)
+            fresh = -fresh
+            if FINE == "split":
+                fresh = fresh.to(tl.bfloat16)
+            of_system = product(fresh, tl.trans(notes), FINE, of_system)
+            erasing = product(fresh, page, ROUGH, erasing)
+        of_seen = product(coming, tl.trans(notes), FINE, of_seen)
+        asking = product(coming, page, ROUGH, asking)
+        writing = product(notes, of_page, ROUGH, writing)
         if KEEP == "features":
             by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=0)
         elif KEEP == "heads":
-            by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32))
+            by_column += tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=1)
 
+    if KEEP == "heads":  # all columns together only now: warps would have to wait for each other
+        by_whole = tl.sum(by_column)
     if PAGE > VALUES:  # the same for the column in which keys are counted
         at = page_base + VALUES * FEATURES + feature
         key_sum = tl.load(pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
@@ -743,7 +808,7 @@ def gradients_kernel(
         elif KEEP == "heads":
             by_later += by_recalling * beta
     if KEEP == "features":
-        total = whole_of(program, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK)
+        total = whole_of(program, kept_in, KEEP, FEATURES, SIZE, CHUNK)
         of_logs = (total * by_whole)[None, :] + product((row_place <= column_place).to(tl.float16), by_later, FINE)
         of_logs += product((row_place > column_place).to(tl.float16), by_earlier, FINE)
         own = tl.sum(tl.where(row_place == column_place, of_seen, 0.0), axis=1)[:, None]
@@ -820,7 +885,7 @@ def gradients_kernel(
         pairs = tl.where(row_place > column_place, pairs, 0.0)
         later = by_later + tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0)
         found = tl.cumsum(later, axis=0, reverse=True) + before(by_earlier)
-        found += whole_of(program, kept_in, kept, KEEP, FEATURES, SIZE, CHUNK) * by_whole
+        found += whole_of(program, kept_in, KEEP, FEATURES, SIZE, CHUNK) * by_whole
         kind = tl.load(keep_base + place * keep_t, mask=inside, other=0.0).to(tl.float32)
         found = tl.where(kind == float("-inf"), 0.0, found)
         tl.store(of_log_keep + token + place * heads, found.to(of_log_keep.dtype.element_ty), mask=inside)
