@@ -163,7 +163,7 @@ class Problem(NamedTuple):
     def lines(self) -> int:
         return self.shape.rows * self.shape.heads
 
-    def common(self, without: str = "") -> dict[str, object]:
+    def common(self, *without: str) -> dict[str, object]:
         found = {
             "LOOK": self.look,
             "WIDTH": self.shape.width,
@@ -175,7 +175,7 @@ class Problem(NamedTuple):
             "FINE": self.precision.fine,
             "ROUGH": self.precision.rough,
         }
-        return {name: value for name, value in found.items() if name != without}
+        return {name: value for name, value in found.items() if name not in without}
 
 
 BARE = ("Identity", "Unscaled", 1, 0.0, 0.0, 1.0, False)  # a look that changes nothing
@@ -187,8 +187,8 @@ class Ready(NamedTuple):
     queries: Tensor | None = None  # b t h k, their features
     keys: Tensor | None = None  # … and those of keys
     solved: Tensor | None = None  # c c, T
-    erasing: Tensor | None = None  # c c, T with its columns times erase, and what is kept by head: what recalls take
-    writing: Tensor | None = None  # c c, … times write: what values give; None where that is T, or the same as erasing
+    erasing: Tensor | None = None  # c c, T with its columns times erase: what recalls take from notes
+    writing: Tensor | None = None  # c c, … times write: what values give them; None where that is T, or erasing
     seen: Tensor | None = None  # c c, how much of each note each read sees
     between: Tensor | None = None  # c c, what is kept from one token to another
     kept: Tensor | None = None  # c, since the chunk's start; or k, of each feature from start to end
@@ -230,8 +230,7 @@ def room_for(p: Problem, tensors, saves: bool) -> Results:
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
         if erase is not None:
             erasing, solved = torch.empty_like(seen), torch.empty_like(seen) if saves or write is None else None
-            same = p.shared and p.keep != "heads"
-            writing = None if write is None or same else torch.empty_like(seen)
+            writing = None if write is None or p.shared else torch.empty_like(seen)
         if p.looks_ahead:
             queries, keys = (values.new_empty(rows, length, heads, features) for _ in range(2))
     if p.keep == "heads":
@@ -260,7 +259,7 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
         constants = {"LEVELS": p.levels, "ERASE": erase is not None, "LOOKED": ready.queries is not None}
         constants |= {"SHARES": many_made(p.look[0], p.shape.features), "EXACT": p.precision.exact}
         grid = (p.lines * p.chunks, 1, 1)
-        return Way(grid, numbers, p.common(without="ROUGH") | constants, p.settings.prepare_warps, p.settings.stages)
+        return Way(grid, numbers, p.common("ROUGH") | constants, p.settings.prepare_warps, p.settings.stages)
 
     launch(p.known, "prepare", kernels.prepare_kernel, (queries, keys, log_keep, erase, write, matrix, *ready), way)
 
@@ -274,7 +273,7 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
         slices = -(-p.shape.page // columns) + (0 if there["READS"] else -(-turned_by(p, erase) // columns))
         numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
-        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
+        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns, "STAGES": p.settings.stages}
         grid = (p.lines * p.settings.parts * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
@@ -295,14 +294,15 @@ def carry_back(
 
     def way() -> Way:
         columns = p.settings.columns
-        numbers = (*strides(queries, keys, erase, of_reads), p.shape.length, p.shape.heads, *p.parted)
+        numbers = (*strides(queries, keys, of_reads), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
-        constants = p.common(without="ROUGH") | constants | there
+        constants = p.common("LIMIT", "ROUGH") | constants | there | {"STAGES": p.settings.stages}
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
     arguments = (
-        queries, keys, erase, matrix, ready.solved, ready.seen, ready.kept, ready.remaining, ready.dimmed,
+        queries, keys, matrix,
+        ready.solved, ready.erasing, ready.seen, ready.kept, ready.remaining, ready.dimmed,
         of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
     )  # fmt: skip
     launch(p.known, ("back", *there.values()), kernels.carry_back_kernel, arguments, way)

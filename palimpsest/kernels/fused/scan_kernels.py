@@ -63,11 +63,19 @@ def look_for_bands(
     base, step, inside, matrix,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The same as [1, CHUNK, SIZE]."""
+    """The same as [1, CHUNK, SIZE], unless a band is alone."""
     if LOOK[0] == "Identity" and LOOK[1] == "Unscaled":
-        return tile_for_bands(base, step, inside, FEATURES, SIZE, CHUNK)
+        return tile_for_bands(base, step, inside, FEATURES, SIZE, CHUNK, False)
+    elif alone(LOOK):
+        return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     else:
         return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)[None, :, :]
+
+
+@triton.constexpr_function
+def alone(look):
+    """Whether a program has one band for all its warps: they have features to make, by products, that are many."""
+    return look[0] in ("DPFP", "Favor")
 
 
 @triton.jit
@@ -90,10 +98,13 @@ def tile_of(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def tile_for_bands(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+def tile_for_bands(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr, ALONE: tl.constexpr):
     """The same as [1, CHUNK, SIZE]: read so from the start, it goes from shared memory straight into products."""
-    place, column = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, SIZE)[None, None, :]
-    return tl.load(base + (place * step + column), mask=inside[None, :, None] & (column < count), other=0.0)
+    if ALONE:
+        return tile_of(base, step, inside, count, SIZE, CHUNK)
+    else:
+        place, column = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, SIZE)[None, None, :]
+        return tl.load(base + (place * step + column), mask=inside[None, :, None] & (column < count), other=0.0)
 
 
 @triton.jit
@@ -183,19 +194,28 @@ def in_shares(x, SHARES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
 
 @triton.jit
 def times(bands, tile, PRECISION: tl.constexpr, onto=None):
-    """Each band [BANDS, BAND, m] times one tile [1, m, n], which all warps read from where it lies."""
-    tile = tl.broadcast_to(tile, (bands.shape[0], tile.shape[1], tile.shape[2]))
-    return product(bands, tile, PRECISION, onto)
+    """Each band [BANDS, BAND, m] times one tile [1, m, n], which all warps read from where it lies.
+
+    A tile [m, n] is for a band alone, and all warps share the product.
+    """
+    if len(tile.shape) == 2:
+        if onto is not None:
+            onto = tl.reshape(onto, (onto.shape[1], onto.shape[2]))
+        band = tl.reshape(bands, (bands.shape[1], bands.shape[2]))
+        return tl.reshape(product(band, tile, PRECISION, onto), (1, bands.shape[1], tile.shape[1]))
+    else:
+        tile = tl.broadcast_to(tile, (bands.shape[0], tile.shape[1], tile.shape[2]))
+        return product(bands, tile, PRECISION, onto)
 
 
 @triton.jit
 def asked_of_page(
-    page, x, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    page, x, dimmed_in, index, LOOK: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What queries or keys find on the page the chunk began with, [BANDS, BAND, CHUNK], not faded by head."""
     if KEEP == "features":
-        return times_dimmed(page, dimmed_in, index, True, FEATURES, SIZE, CHUNK, PRECISION)
+        return times_dimmed(page, dimmed_in, index, LOOK, True, FEATURES, SIZE, CHUNK, PRECISION)
     else:
         return times(page, tl.trans(x), PRECISION)
 
@@ -211,12 +231,12 @@ def faded(bands, kept, KEEP: tl.constexpr):
 
 @triton.jit
 def written(
-    page, notes, x, dimmed_in, index, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+    page, notes, x, dimmed_in, index, LOOK: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The page, or a bare one, with notes [BANDS, BAND, CHUNK] under the keys x."""
     if KEEP == "features":
-        return times_dimmed(notes, dimmed_in, index, False, FEATURES, SIZE, CHUNK, PRECISION, page)
+        return times_dimmed(notes, dimmed_in, index, LOOK, False, FEATURES, SIZE, CHUNK, PRECISION, page)
     else:
         return times(notes, x, PRECISION, page)
 
@@ -237,20 +257,20 @@ def store_dimmed(tiles, index, tile, feature, FEATURES: tl.constexpr, CHUNK: tl.
 
 @triton.jit
 def times_dimmed(
-    left, tiles, index, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr, onto=None,
+    left, tiles, index, LOOK: tl.constexpr, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None,
 ):  # fmt: skip
-    """Bands times what was stored so, [1, CHUNK, SIZE], or its transpose."""
+    """Bands times what was stored so, [CHUNK, SIZE], or its transpose."""
     base = tiles + index.to(tl.int64) * (CHUNK * FEATURES)
     if PRECISION == "split":
         base += index.to(tl.int64) * (CHUNK * FEATURES)
     every = tl.arange(0, CHUNK) < CHUNK
-    tile = tile_for_bands(base, FEATURES, every, FEATURES, SIZE, CHUNK)
+    tile = tile_for_bands(base, FEATURES, every, FEATURES, SIZE, CHUNK, alone(LOOK))
     if TURNED:
         tile = tl.trans(tile)
     found = times(left, tile, PRECISION, onto)
     if PRECISION == "split":
-        lost = tile_for_bands(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK)
+        lost = tile_for_bands(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK, alone(LOOK))
         if TURNED:
             lost = tl.trans(lost)
         found = times(left, lost, "half", found)
@@ -308,23 +328,30 @@ def load_tile(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION
 
 
 @triton.jit
-def load_for_bands(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
-    """The same as [1, CHUNK, CHUNK]."""
+def load_for_bands(
+    tiles, index, LOOK: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr
+):
+    """The same as [1, CHUNK, CHUNK], unless a band is alone."""
     HALVES: tl.constexpr = 2 if PRECISION == "split" else 1
     base = tiles + index.to(tl.int64) * (HALVES * CHUNK * CHUNK)
     one, other = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, CHUNK)[None, None, :]
-    if TURNED:
+    if alone(LOOK):
+        return load_tile(tiles, index, TURNED, CHUNK, PRECISION)
+    elif TURNED:
         return tl.load(base + (other * CHUNK + one))
     else:
         return tl.load(base + (one * CHUNK + other))
 
 
 @triton.jit
-def times_tile(left, tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None):
+def times_tile(
+    left, tiles, index, LOOK: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+    onto=None,
+):  # fmt: skip
     """Bands [BANDS, BAND, CHUNK] times a stored tile or its transpose."""
-    found = times(left, load_for_bands(tiles, index, TURNED, CHUNK, PRECISION), PRECISION, onto)
+    found = times(left, load_for_bands(tiles, index, LOOK, TURNED, CHUNK, PRECISION), PRECISION, onto)
     if PRECISION == "split":
-        lost = load_for_bands(tiles + CHUNK * CHUNK, index, TURNED, CHUNK, PRECISION)
+        lost = load_for_bands(tiles + CHUNK * CHUNK, index, LOOK, TURNED, CHUNK, PRECISION)
         found = times(left, lost, "half", found)
     return found
 
@@ -386,8 +413,7 @@ def prepare_kernel(
         logs, documents = logs_of(first_of(log_keep, row, head, first, keep_b, keep_t, keep_h), keep_t, inside, CHUNK)
         since = between(logs, documents, CHUNK)
         tl.store(between_out + at * CHUNK + (place[:, None] * CHUNK + place[None, :]), since)
-        kept = since_start(logs, documents)
-        tl.store(kept_out + at + place, kept)
+        tl.store(kept_out + at + place, since_start(logs, documents))
         tl.store(remaining_out + at + place, until_end(logs, documents, CHUNK))
         seen *= since
         if ERASE:
@@ -399,10 +425,7 @@ def prepare_kernel(
         notes_by = inverse(system, CHUNK, EXACT)
         if solved is not None:
             store_tile(solved, program, notes_by, CHUNK, FINE)
-        if KEEP == "heads":
-            store_tile(erasing, program, notes_by * (beta * kept)[None, :], CHUNK, FINE)
-        else:
-            store_tile(erasing, program, notes_by * beta[None, :], CHUNK, FINE)
+        store_tile(erasing, program, notes_by * beta[None, :], CHUNK, FINE)
         if writing is not None:
             into = gate_of(first_of(write, row, head, first, write_b, write_t, write_h), write_t, inside, LIMIT, CHUNK)
             store_tile(writing, program, notes_by * into[None, :], CHUNK, FINE)
@@ -484,7 +507,7 @@ def carry_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
-    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr,
+    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, STAGES: tl.constexpr,
     FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
@@ -510,7 +533,7 @@ def carry_kernel(
         page += tl.load(start + at + on_page, mask=there, other=0.0)
     if not READS:
         page += tl.where(feature == (slice - SLICES) * COLUMNS + column, 1.0, 0.0)
-    for step in range(tl.minimum(share, chunks - piece * share)):
+    for step in tl.range(tl.minimum(share, chunks - piece * share), num_stages=STAGES):
         chunk = piece * share + step
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
@@ -521,9 +544,10 @@ def carry_kernel(
             first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
         )
         if ERASE:
-            recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
-            notes = times_tile(v, erasing if writing is None else writing, index, True, CHUNK, FINE)
-            notes -= times_tile(recall, erasing, index, True, CHUNK, FINE)
+            recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            recall = faded(recall, kept, KEEP)
+            notes = times_tile(v, erasing if writing is None else writing, index, LOOK, True, CHUNK, FINE)
+            notes -= times_tile(recall, erasing, index, LOOK, True, CHUNK, FINE)
             notes = with_count(notes, 1.0, slice, VALUES, PAGE)  # in full, as nothing of it is erased
         else:
             notes = with_count(v, 1.0, slice, VALUES, PAGE).to(v.dtype)
@@ -535,16 +559,19 @@ def carry_kernel(
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
             ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # dimmed queries are no bfloat16
-            found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, ASKING)
+            found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, LOOK, KEEP, FEATURES, SIZE, CHUNK, ASKING)
             found = faded(found, kept, KEEP)
             if READY:
-                found = times(notes, load_for_bands(seen_in, index, True, CHUNK, FINE), FINE, found)
+                found = times(notes, load_for_bands(seen_in, index, LOOK, True, CHUNK, FINE), FINE, found)
+            elif alone(LOOK):
+                found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH, found)
             else:
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
         before_chunk = page
         page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK) + written(
-            None, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE
-        )
+            None, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
+            LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE,
+        )  # fmt: skip
         token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
         on_tokens = place[:, None] * (heads * VALUES) + across[None, :]
         here = inside[:, None] & (across < VALUES - slice * COLUMNS)[None, :]
@@ -575,14 +602,14 @@ def carry_kernel(
 
 @triton.jit
 def carry_back_kernel(
-    queries, keys, erase, matrix, solved, seen_in, kept_in, remaining_in, dimmed_in,
+    queries, keys, matrix, solved, erasing, seen_in, kept_in, remaining_in, dimmed_in,
     of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
-    q_b, q_t, q_h, k_b, k_t, k_h, erase_b, erase_t, erase_h, r_b, r_t, r_h,
+    q_b, q_t, q_h, k_b, k_t, k_h, r_b, r_t, r_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
-    KEEP: tl.constexpr, ERASE: tl.constexpr, LIMIT: tl.constexpr,
-    ENDED: tl.constexpr, SAVES: tl.constexpr, FINE: tl.constexpr,
+    KEEP: tl.constexpr, ERASE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr, STAGES: tl.constexpr,
+    FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
     BANDS: tl.constexpr = COLUMNS // BAND
@@ -599,14 +626,13 @@ def carry_back_kernel(
     if ENDED:
         page += tl.load(of_last + at + on_page, mask=there, other=0.0)
     end = tl.minimum(piece * share + share, chunks)
-    for step in range(end - piece * share):
+    for step in tl.range(end - piece * share, num_stages=STAGES):
         chunk = end - 1 - step
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
         if SAVES:
             base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
-        beta = gate_at(chunk, erase, row, head, length, erase_b, erase_t, erase_h, ERASE, LIMIT, CHUNK)
         asked = gate_at(chunk, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
         kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
         coming = tokens_at(chunk, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, BANDS, CHUNK)
@@ -616,20 +642,20 @@ def carry_back_kernel(
                 first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK,
             )  # fmt: skip
-            of_notes = asked_of_page(page, k, dimmed_in, index * 3 + KEYS_LEFT, KEEP, FEATURES, SIZE, CHUNK, FINE)
-            of_notes = times_tile(coming, seen_in, index, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
-            fresh = times_tile(of_notes, solved, index, False, CHUNK, FINE)
-            fresh = with_count(fresh, 0.0, slice, VALUES, PAGE)
+            of_notes = asked_of_page(page, k, dimmed_in, index * 3 + KEYS_LEFT, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            of_notes = times_tile(coming, seen_in, index, LOOK, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
+            of_notes = with_count(of_notes, 0.0, slice, VALUES, PAGE)
+            fresh = times_tile(of_notes, solved, index, LOOK, False, CHUNK, FINE)
+            erased = -faded(times_tile(of_notes, erasing, index, LOOK, False, CHUNK, FINE), kept, KEEP)
         q = look_for_bands(
             first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
         )
         page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
         page = written(
-            page, faded(coming, kept, KEEP), q, dimmed_in, index * 3 + QUERIES, KEEP, FEATURES, SIZE, CHUNK, FINE
+            page, faded(coming, kept, KEEP), q, dimmed_in, index * 3 + QUERIES, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE
         )
         if ERASE:
-            erased = faded(fresh * -beta[None, None, :], kept, KEEP)
-            page = written(page, erased, k, dimmed_in, index * 3 + KEYS, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            page = written(page, erased, k, dimmed_in, index * 3 + KEYS, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE)
             if SAVES:
                 token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
                 on_tokens = place[:, None] * (heads * VALUES) + across[None, :]
