@@ -120,7 +120,7 @@ class Shape(NamedTuple):
 class Saved(NamedTuple):
     """What backward needs beside the inputs, and T."""
 
-    notes: Tensor | None = None  # b t h v, float32: what was erased is what they are short of
+    notes: Tensor | None = None  # b t h v, or in two halves: what was erased is what they are short of
     pages: Tensor | None = None  # (b h) n v k, at the start of each chunk
 
 
@@ -220,12 +220,12 @@ def room_for(p: Problem, tensors, saves: bool) -> Results:
     reads = values.new_empty(rows, length, heads, count)
     last = values.new_empty(rows, heads, features, page, dtype=torch.float32)
     mass = last.new_empty(rows, length, heads) if counts else None
+    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     saved, queries, keys, solved, erasing, writing, seen, between, kept, remaining, dimmed = (None,) * 11
     if saves:
         pages = last.new_empty(p.lines, p.chunks, page, features, dtype=p.precision.saved)
-        notes = None if erase is None else torch.empty_like(reads, dtype=torch.float32)
+        notes = None if erase is None else last.new_empty(rows, length, heads, *halves, count, dtype=kind)
         saved = Saved(notes, pages)
-    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     if erase is not None or p.keep != "all":
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
         if erase is not None:
@@ -321,7 +321,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         sizes = {"WIDE": holding(width), "VALUES": count, "PAGE": p.shape.page, "COLUMNS": p.settings.gradient_columns}
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
         there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
-        constants = p.common() | sizes | gates | there | {"LEVELS": p.levels}
+        constants = p.common() | sizes | gates | there | {"LEVELS": p.levels, "STAGES": p.settings.gradient_stages}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 

@@ -457,6 +457,20 @@ def as_tokens(bands):
 
 
 @triton.jit
+def store_for_products(base, offsets, bands, here, VALUES: tl.constexpr, PRECISION: tl.constexpr):
+    """[BANDS, BAND, CHUNK] as tokens; where products are split, what bfloat16 keeps and, beside it, what it loses.
+
+    Both are multiplied as they lie there: nothing else is as quick to come out of shared memory.
+    """
+    if PRECISION == "split":
+        high = bands.to(tl.bfloat16)
+        tl.store(base + offsets, as_tokens(high), mask=here)
+        tl.store(base + VALUES + offsets, as_tokens((bands - high.to(tl.float32)).to(tl.bfloat16)), mask=here)
+    else:
+        tl.store(base + offsets, as_tokens(bands), mask=here)
+
+
+@triton.jit
 def with_count(bands, last, slice, VALUES: tl.constexpr, PAGE: tl.constexpr):
     """Bands with these numbers in the column in which keys are counted, if there is one and it is here."""
     if PAGE > VALUES:
@@ -517,6 +531,7 @@ def carry_kernel(
     backward needs is saved if asked for. All stores of a chunk come last: warps wait for each other there.
     """
     BANDS: tl.constexpr = COLUMNS // BAND
+    HALVES: tl.constexpr = 2 if FINE == "split" else 1
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else tl.constexpr(0)
     ALL: tl.constexpr = SLICES if READS else SLICES + (TURNED + COLUMNS - 1) // COLUMNS
@@ -572,21 +587,23 @@ def carry_kernel(
             None, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
             LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE,
         )  # fmt: skip
-        token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
-        on_tokens = place[:, None] * (heads * VALUES) + across[None, :]
+        token = (row * length + first).to(tl.int64) * heads + head
         here = inside[:, None] & (across < VALUES - slice * COLUMNS)[None, :]
         if SAVES:
             if ERASE:
-                tl.store(notes_out + token + on_tokens, as_tokens(notes), mask=here)
+                base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
+                offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
+                store_for_products(base, offsets, notes, here, VALUES, FINE)
             base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, before_chunk.to(pages.dtype.element_ty), mask=there)
         if READS:
-            tl.store(reads + token + on_tokens, as_tokens(found).to(reads.dtype.element_ty), mask=here)
+            base = reads + token * VALUES + slice * COLUMNS
+            offsets = place[:, None] * (heads * VALUES) + across[None, :]
+            tl.store(base + offsets, as_tokens(found).to(reads.dtype.element_ty), mask=here)
             if PAGE > VALUES:
-                base = mass + ((row * length + first).to(tl.int64) * heads + head)
                 counting = column == VALUES - slice * COLUMNS
                 overlap = tl.sum(tl.sum(tl.where(counting, found, 0.0), axis=0), axis=0)
-                tl.store(base + place * heads, overlap, mask=inside & (slice == SLICES - 1))
+                tl.store(mass + token + place * heads, overlap, mask=inside & (slice == SLICES - 1))
     if READS:
         if piece == parts - 1:
             tl.store(last + line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
@@ -613,6 +630,7 @@ def carry_back_kernel(
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
     BANDS: tl.constexpr = COLUMNS // BAND
+    HALVES: tl.constexpr = 2 if FINE == "split" else 1
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
@@ -657,10 +675,11 @@ def carry_back_kernel(
         if ERASE:
             page = written(page, erased, k, dimmed_in, index * 3 + KEYS, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE)
             if SAVES:
-                token = ((row * length + first).to(tl.int64) * heads + head) * VALUES + slice * COLUMNS
-                on_tokens = place[:, None] * (heads * VALUES) + across[None, :]
+                token = (row * length + first).to(tl.int64) * heads + head
+                base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
+                offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
                 here = inside[:, None] & (across < VALUES - slice * COLUMNS)[None, :]
-                tl.store(of_fresh + token + on_tokens, as_tokens(fresh).to(of_fresh.dtype.element_ty), mask=here)
+                store_for_products(base, offsets, fresh, here, VALUES, FINE)
     tl.store(of_start + at + on_page, page, mask=there)
 
 
@@ -680,12 +699,6 @@ def fades_of(
 
 
 @triton.jit
-def values_at(base, start, step, inside, VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr):
-    """Some of a chunk's values. Asked for a turn ahead, as nothing is multiplied with them that would be."""
-    return tile_of(base + start, step, inside, VALUES - start, COLUMNS, CHUNK)
-
-
-@triton.jit
 def gradients_kernel(
     queries, keys, values, log_keep, erase, write, matrix,
     queries_in, keys_in, seen_in, between_in, kept_in, remaining_in,
@@ -697,9 +710,10 @@ def gradients_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, SHARED: tl.constexpr, LIMIT: tl.constexpr,
-    LOOKED: tl.constexpr, READY: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+    LOOKED: tl.constexpr, READY: tl.constexpr, STAGES: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """Gradients are written as contiguous tensors of the shape of what they are of."""
+    HALVES: tl.constexpr = 2 if FINE == "split" else 1
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
     place, feature, first = tl.arange(0, CHUNK), tl.arange(0, SIZE), chunk * CHUNK
@@ -745,46 +759,49 @@ def gradients_kernel(
     elif KEEP == "heads":
         by_column = tl.zeros((COLUMNS,), tl.float32)
 
-    v_next = values_at(v_base, 0, v_t, inside, VALUES, COLUMNS, CHUNK)
-    for start in range(0, VALUES, COLUMNS):
+    for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
         column = start + tl.arange(0, COLUMNS)
         here = inside[:, None] & (column < VALUES)[None, :]
         there = (feature[None, :] < FEATURES) & (column < VALUES)[:, None]
         on_page = column[:, None] * FEATURES + feature[None, :]
-        on_tokens = place[:, None] * (heads * VALUES) + column[None, :]
         coming = tl.load(r_base + (place[:, None] * r_t + column[None, :]), mask=here, other=0.0)
         page = tl.load(pages + page_base + on_page, mask=there, other=0.0)
         of_page = tl.load(of_pages + page_base + on_page, mask=there, other=0.0)
-        v = v_next
-        v_next = values_at(v_base, start + COLUMNS, v_t, inside, VALUES, COLUMNS, CHUNK)
-        notes = v
-        if WRITE:
-            notes = notes.to(tl.float32) * into[:, None]
+        v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
         if ERASE:
-            given = notes.to(tl.float32)
-            notes = tl.load(notes_in + token * VALUES + on_tokens, mask=here, other=0.0)
-            fresh = tl.load(of_fresh + token * VALUES + on_tokens, mask=here, other=0.0)
-            of_beta -= tl.sum(fresh * (given - notes), axis=1)
+            at = token * (HALVES * VALUES) + (place[:, None] * (heads * HALVES * VALUES) + column[None, :])
+            notes, of_value = tl.load(notes_in + at, mask=here, other=0.0), tl.load(of_fresh + at, mask=here, other=0.0)
+            of_system = product(of_value, tl.trans(notes), FINE, of_system)
+            erasing = product(of_value, page, ROUGH, erasing)
+            writing = product(notes, of_page, ROUGH, writing)
+            of_seen = product(coming, tl.trans(notes), FINE, of_seen)
+            if FINE == "split":
+                lost = tl.load(notes_in + VALUES + at, mask=here, other=0.0)
+                of_system = product(of_value, tl.trans(lost), FINE, of_system)
+                of_seen = product(coming, tl.trans(lost), FINE, of_seen)
+                notes = notes.to(tl.float32) + lost.to(tl.float32)
+                of_value = of_value.to(tl.float32) + tl.load(of_fresh + VALUES + at, mask=here, other=0.0).to(tl.float32)
+            given = v.to(tl.float32)
+            if WRITE:
+                given *= into[:, None]
+            of_beta -= tl.sum(of_value * (given - notes), axis=1)
         else:
-            fresh = product(seen_back, coming, ROUGH)
+            notes = v
+            if WRITE:
+                notes = v.to(tl.float32) * into[:, None]
+            of_value = product(seen_back, coming, ROUGH)
             if KEEP == "features":
-                fresh += product(k * remaining, tl.trans(of_page), ROUGH)
+                of_value = product(k * remaining, tl.trans(of_page), ROUGH, of_value)
             else:
-                fresh += dimmed(product(k, tl.trans(of_page), ROUGH), remaining, KEEP)
-        of_value = fresh
+                of_value += dimmed(product(k, tl.trans(of_page), ROUGH), remaining, KEEP)
+            of_seen = product(coming, tl.trans(notes), FINE, of_seen)
+            writing = product(notes, of_page, ROUGH, writing)
+        asking = product(coming, page, ROUGH, asking)
         if WRITE:
             of_into += tl.sum(of_value * v.to(tl.float32), axis=1)
             of_value *= into[:, None]
-        tl.store(of_values + token * VALUES + on_tokens, of_value.to(of_values.dtype.element_ty), mask=here)
-        if ERASE:
-            fresh = -fresh
-            if FINE == "split":
-                fresh = fresh.to(tl.bfloat16)
-            of_system = product(fresh, tl.trans(notes), FINE, of_system)
-            erasing = product(fresh, page, ROUGH, erasing)
-        of_seen = product(coming, tl.trans(notes), FINE, of_seen)
-        asking = product(coming, page, ROUGH, asking)
-        writing = product(notes, of_page, ROUGH, writing)
+        at = token * VALUES + (place[:, None] * (heads * VALUES) + column[None, :])
+        tl.store(of_values + at, of_value.to(of_values.dtype.element_ty), mask=here)
         if KEEP == "features":
             by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=0)
         elif KEEP == "heads":
@@ -824,8 +841,8 @@ def gradients_kernel(
         by_later = tl.sum(of_q * q, axis=1)
         by_earlier = tl.sum(of_k * k, axis=1)
     if ERASE:
-        of_system = tl.where(row_place > column_place, of_system, 0.0)
-        erasing = dimmed(erasing, kept, KEEP)
+        of_system = tl.where(row_place > column_place, -of_system, 0.0)
+        erasing = -dimmed(erasing, kept, KEEP)
         by_recalling = tl.sum(erasing * k, axis=1)  # of β, from the recall, put together again
         erasing *= beta[:, None]
         of_k += erasing
