@@ -19,6 +19,7 @@ from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors
 from .operation import Operation
 
 MOST = 256  # features, values
+BAND = kernels.BAND.value  # columns
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Precision(NamedTuple):
 PRECISIONS = {
     torch.float32: Precision("ieee", "ieee", "ieee", torch.float32),
     torch.float16: Precision("tf32x3", "tf32x3", "tf32x3", torch.float32),
-    torch.bfloat16: Precision("tf32x3", "split", "half", torch.bfloat16),
+    torch.bfloat16: Precision("split", "split", "half", torch.bfloat16),
 }
 
 
@@ -82,23 +83,23 @@ def settings_for(
     small, wide, size = max(features, values) <= 64, features > 128, holding(values)
     made = many_made(map, features)
     chunk = 16 if made or (keep == "features" and wide) else 32
-    columns = min(size, chunk)
+    columns = BAND if map in PRODUCTS else min(size, 64 if lines * triton.cdiv(values, 64) >= processors else 32)
     programs = lines * triton.cdiv(values, columns)
     # what a part does to a page is as much work again, so that parts pay only where processors would be idle
     parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
+    warps = 4 if map in PRODUCTS else columns // BAND  # a band each, or features that are made together
     if made:
         warps = 8 if wide else 4
         return Settings(chunk, columns, min(size, 32), 8, 4, warps, warps, stages=1, parts=parts)
     prepare_warps = 1 if keep == "all" and features < 128 else 2
     if keep == "features":  # what is kept of them fills registers and shared memory
         cut = min(size, 64), 4 if small or size == 16 else 8
-        return Settings(chunk, columns, *cut, prepare_warps, stages=2, parts=parts)
+        return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages=2, parts=parts)
     thin = size == 16 and features < 128
     if keep == "heads":
         cut = min(size, 64 if small else 32), 8 if wide else 2 if thin else 4
     else:
-        cut = min(size, 32), 8 if wide else 2 if small or thin else 4
-    warps = 2 if small and lines >= processors else 4  # where processors have several programs to choose from
+        cut = min(size, 32 if small else 64), 8 if wide else 2 if small or thin else 4
     stages = 3 if room >= AMPLE or not wide else 2
     return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages, parts=parts)
 

@@ -234,7 +234,7 @@ def written(
     page, notes, x, dimmed_in, index, LOOK: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
     SIZE: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The page, or a bare one, with notes [BANDS, BAND, CHUNK] under the keys x."""
+    """The page with notes [BANDS, BAND, CHUNK] under the keys x."""
     if KEEP == "features":
         return times_dimmed(notes, dimmed_in, index, LOOK, False, FEATURES, SIZE, CHUNK, PRECISION, page)
     else:
@@ -528,7 +528,7 @@ def carry_kernel(
 
     Where nothing is read, columns beyond the page begin as columns of the identity and are written nothing: the
     page they end as is what the piece does to the page it is given. There are none where all of that is kept. What
-    backward needs is saved if asked for. All stores of a chunk come last: warps wait for each other there.
+    backward needs is saved if asked for, before the page is changed: there is no room for two of them.
     """
     BANDS: tl.constexpr = COLUMNS // BAND
     HALVES: tl.constexpr = 2 if FINE == "split" else 1
@@ -582,11 +582,6 @@ def carry_kernel(
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH, found)
             else:
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
-        before_chunk = page
-        page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK) + written(
-            None, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
-            LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE,
-        )  # fmt: skip
         token = (row * length + first).to(tl.int64) * heads + head
         here = inside[:, None] & (across < VALUES - slice * COLUMNS)[None, :]
         if SAVES:
@@ -595,7 +590,12 @@ def carry_kernel(
                 offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
                 store_for_products(base, offsets, notes, here, VALUES, FINE)
             base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
-            tl.store(base + on_saved, before_chunk.to(pages.dtype.element_ty), mask=there)
+            tl.store(base + on_saved, page.to(pages.dtype.element_ty), mask=there)
+        page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
+        page = written(
+            page, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
+            LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE,
+        )  # fmt: skip
         if READS:
             base = reads + token * VALUES + slice * COLUMNS
             offsets = place[:, None] * (heads * VALUES) + across[None, :]
