@@ -288,32 +288,32 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
 
 
 def carry_back(
-    p: Problem, tensors, ready: Ready, of_reads, of_mass, of_last, of_start, of_fresh=None, of_pages=None
+    p: Problem, tensors, ready: Ready, of_reads, of_mass, of_last, of_start, of_fresh=None, of_values=None, of_pages=None
 ) -> None:
-    queries, keys, _, _, erase, _, matrix = tensors
+    queries, keys, _, _, erase, write, matrix = tensors
     there = {"ENDED": of_last is not None, "SAVES": of_pages is not None}
 
     def way() -> Way:
         columns = p.settings.columns
         numbers = (*strides(queries, keys, of_reads), p.shape.length, p.shape.heads, *p.parted)
-        constants = {"ERASE": erase is not None, "VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
+        constants = {"ERASE": erase is not None, "WRITE": write is not None}
+        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
         constants = p.common("LIMIT", "ROUGH") | constants | there | {"STAGES": p.settings.stages}
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
     arguments = (
         queries, keys, matrix,
-        ready.solved, ready.erasing, ready.seen, ready.kept, ready.remaining, ready.dimmed,
-        of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
+        ready.solved, ready.erasing, ready.writing, ready.seen, ready.kept, ready.remaining, ready.dimmed,
+        of_reads, of_mass, of_last, of_fresh, of_values, of_pages, of_start,
     )  # fmt: skip
     launch(p.known, ("back", *there.values()), kernels.carry_back_kernel, arguments, way)
 
 
-def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass, of_fresh, of_pages):
+def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass, of_fresh, of_values, of_pages):
     queries, keys, values, log_keep, erase, write, matrix = tensors
     rows, length, heads, width, _, count, _ = p.shape
     of_queries, of_keys = (x.new_empty(rows, length, heads, width) for x in (queries, keys))
-    of_values = values.new_empty(rows, length, heads, count)
     of_log_keep, of_erase = (None if x is None else x.new_empty(*x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(*write.shape)
 
@@ -381,13 +381,14 @@ def backward(
 ):
     of_pages = torch.empty_like(saved.pages)
     of_fresh = None if saved.notes is None else torch.empty_like(saved.notes)
+    of_values = tensors[2].new_empty(*tensors[2].shape)
     of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     seen = looked(p, tensors, ready)
     if p.settings.parts > 1:
         carry_back(*seen, ready, of_reads, of_mass, None, of_starts)
         of_last = ended(effects, of_starts, of_last, p.shape.page)
-    carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_pages)
-    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_pages), of_starts
+    carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_values, of_pages)
+    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages), of_starts
 
 
 INPUTS = (

@@ -440,13 +440,35 @@ def columns_of(BANDS: tl.constexpr):
 @triton.jit
 def tokens_at(
     chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES: tl.constexpr, BANDS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """[BANDS, BAND, CHUNK] of values or of their reads' gradient."""
     place, column = tl.arange(0, CHUNK)[None, None, :], slice * (BANDS * BAND) + columns_of(BANDS)[:, :, None]
-    here = (place < length - chunk * CHUNK) & (column < VALUES)
+    here = place < length - chunk * CHUNK
+    if not FULL:
+        here = here & (column < VALUES)
     base = first_of(values, row, head, chunk * CHUNK, v_b, v_t, v_h)
     return tl.load(base + (place * v_t + column), mask=here, other=0.0)
+
+
+@triton.jit
+def on_slice(
+    feature, column, slice, FEATURES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, FULL: tl.constexpr
+):
+    """What of a slice is on the page; all its columns are where slices are full."""
+    there = (feature < FEATURES) & (column < COLUMNS)
+    if not FULL:
+        there = there & (column < PAGE - slice * COLUMNS)
+    return there
+
+
+@triton.jit
+def on_tokens(inside, across, slice, VALUES: tl.constexpr, COLUMNS: tl.constexpr, FULL: tl.constexpr):
+    """What of a slice is some token's, [CHUNK, COLUMNS]."""
+    here = inside[:, None] & (across < COLUMNS)[None, :]
+    if not FULL:
+        here = here & (across < VALUES - slice * COLUMNS)[None, :]
+    return here
 
 
 @triton.jit
@@ -533,6 +555,7 @@ def carry_kernel(
     BANDS: tl.constexpr = COLUMNS // BAND
     HALVES: tl.constexpr = 2 if FINE == "split" else 1
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
+    FULL: tl.constexpr = READS and PAGE % COLUMNS == 0 and PAGE == VALUES
     TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else tl.constexpr(0)
     ALL: tl.constexpr = SLICES if READS else SLICES + (TURNED + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
@@ -541,7 +564,7 @@ def carry_kernel(
     place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
     column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
     on_page, on_saved = feature * PAGE + column, column * FEATURES + feature
-    there = (feature < FEATURES) & (column < PAGE - slice * COLUMNS)
+    there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
     page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if STARTED:
         at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
@@ -554,7 +577,7 @@ def carry_kernel(
         inside = place < length - first
         into = gate_at(chunk, write, row, head, length, write_b, write_t, write_h, WRITE and not ERASE, LIMIT, CHUNK)
         kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
-        v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK)
+        v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
         k = look_for_bands(
             first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
         )
@@ -583,7 +606,7 @@ def carry_kernel(
             else:
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
         token = (row * length + first).to(tl.int64) * heads + head
-        here = inside[:, None] & (across < VALUES - slice * COLUMNS)[None, :]
+        here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
         if SAVES:
             if ERASE:
                 base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
@@ -619,26 +642,27 @@ def carry_kernel(
 
 @triton.jit
 def carry_back_kernel(
-    queries, keys, matrix, solved, erasing, seen_in, kept_in, remaining_in, dimmed_in,
-    of_reads, of_mass, of_last, of_fresh, of_pages, of_start,
+    queries, keys, matrix, solved, erasing, writing, seen_in, kept_in, remaining_in, dimmed_in,
+    of_reads, of_mass, of_last, of_fresh, of_values, of_pages, of_start,
     q_b, q_t, q_h, k_b, k_t, k_h, r_b, r_t, r_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
-    KEEP: tl.constexpr, ERASE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr, STAGES: tl.constexpr,
-    FINE: tl.constexpr,
+    KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
+    STAGES: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
     BANDS: tl.constexpr = COLUMNS // BAND
     HALVES: tl.constexpr = 2 if FINE == "split" else 1
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
+    FULL: tl.constexpr = PAGE % COLUMNS == 0 and PAGE == VALUES
     program = tl.program_id(0)
     slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
     row, head = line // heads, line % heads
     place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
     column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
     on_page, on_saved = feature * PAGE + column, column * FEATURES + feature
-    there = (feature < FEATURES) & (column < PAGE - slice * COLUMNS)
+    there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
     at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
     page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if ENDED:
@@ -653,7 +677,7 @@ def carry_back_kernel(
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
         asked = gate_at(chunk, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
         kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
-        coming = tokens_at(chunk, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, BANDS, CHUNK)
+        coming = tokens_at(chunk, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, BANDS, CHUNK, FULL)
         coming = with_count(coming, asked[None, None, :], slice, VALUES, PAGE)
         if ERASE:
             k = look_for_bands(
@@ -664,7 +688,13 @@ def carry_back_kernel(
             of_notes = times_tile(coming, seen_in, index, LOOK, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
             of_notes = with_count(of_notes, 0.0, slice, VALUES, PAGE)
             fresh = times_tile(of_notes, solved, index, LOOK, False, CHUNK, FINE)
-            erased = -faded(times_tile(of_notes, erasing, index, LOOK, False, CHUNK, FINE), kept, KEEP)
+            erased = times_tile(of_notes, erasing, index, LOOK, False, CHUNK, FINE)
+            if not WRITE:
+                of_value = fresh
+            elif writing is None:
+                of_value = erased
+            else:
+                of_value = times_tile(of_notes, writing, index, LOOK, False, CHUNK, FINE)
         q = look_for_bands(
             first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
         )
@@ -673,13 +703,18 @@ def carry_back_kernel(
             page, faded(coming, kept, KEEP), q, dimmed_in, index * 3 + QUERIES, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE
         )
         if ERASE:
-            page = written(page, erased, k, dimmed_in, index * 3 + KEYS, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            page = written(
+                page, -faded(erased, kept, KEEP), k, dimmed_in, index * 3 + KEYS, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE
+            )
             if SAVES:
                 token = (row * length + first).to(tl.int64) * heads + head
+                here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
                 base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
                 offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
-                here = inside[:, None] & (across < VALUES - slice * COLUMNS)[None, :]
                 store_for_products(base, offsets, fresh, here, VALUES, FINE)
+                base = of_values + token * VALUES + slice * COLUMNS
+                offsets = place[:, None] * (heads * VALUES) + across[None, :]
+                tl.store(base + offsets, as_tokens(of_value.to(of_values.dtype.element_ty)), mask=here)
     tl.store(of_start + at + on_page, page, mask=there)
 
 
@@ -739,8 +774,8 @@ def gradients_kernel(
     if ERASE:
         base = first_of(erase, row, head, first, erase_b, erase_t, erase_h)
         beta = gate_of(base, erase_t, inside, LIMIT, CHUNK)
-        of_system = tl.zeros((CHUNK, CHUNK), tl.float32)
-        of_beta = tl.zeros((CHUNK,), tl.float32)  # from what was erased, β times the recall
+        of_system = tl.zeros((CHUNK, CHUNK), tl.float32)  # its diagonal: what notes are worth
+        of_given = tl.zeros((CHUNK, CHUNK), tl.float32)  # its diagonal: what values are worth, before write
         erasing = tl.zeros((CHUNK, SIZE), tl.float32)
     else:
         _, remaining = fades_of(
@@ -770,21 +805,20 @@ def gradients_kernel(
         v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
         if ERASE:
             at = token * (HALVES * VALUES) + (place[:, None] * (heads * HALVES * VALUES) + column[None, :])
-            notes, of_value = tl.load(notes_in + at, mask=here, other=0.0), tl.load(of_fresh + at, mask=here, other=0.0)
-            of_system = product(of_value, tl.trans(notes), FINE, of_system)
-            erasing = product(of_value, page, ROUGH, erasing)
-            writing = product(notes, of_page, ROUGH, writing)
+            notes = tl.load(notes_in + at, mask=here, other=0.0)
+            fresh = tl.load(of_fresh + at, mask=here, other=0.0)
+            of_system = product(fresh, tl.trans(notes), FINE, of_system)
+            of_given = product(fresh, tl.trans(v), FINE, of_given)
             of_seen = product(coming, tl.trans(notes), FINE, of_seen)
+            erasing = product(fresh, page, ROUGH, erasing)
+            writing = product(notes, of_page, ROUGH, writing)
             if FINE == "split":
+                lost = tl.load(of_fresh + VALUES + at, mask=here, other=0.0)
+                of_system = product(lost, tl.trans(notes), FINE, of_system)
+                of_given = product(lost, tl.trans(v), FINE, of_given)
                 lost = tl.load(notes_in + VALUES + at, mask=here, other=0.0)
-                of_system = product(of_value, tl.trans(lost), FINE, of_system)
+                of_system = product(fresh, tl.trans(lost), FINE, of_system)
                 of_seen = product(coming, tl.trans(lost), FINE, of_seen)
-                notes = notes.to(tl.float32) + lost.to(tl.float32)
-                of_value = of_value.to(tl.float32) + tl.load(of_fresh + VALUES + at, mask=here, other=0.0).to(tl.float32)
-            given = v.to(tl.float32)
-            if WRITE:
-                given *= into[:, None]
-            of_beta -= tl.sum(of_value * (given - notes), axis=1)
         else:
             notes = v
             if WRITE:
@@ -796,12 +830,12 @@ def gradients_kernel(
                 of_value += dimmed(product(k, tl.trans(of_page), ROUGH), remaining, KEEP)
             of_seen = product(coming, tl.trans(notes), FINE, of_seen)
             writing = product(notes, of_page, ROUGH, writing)
+            if WRITE:
+                of_into += tl.sum(of_value * v.to(tl.float32), axis=1)
+                of_value *= into[:, None]
+            at = token * VALUES + (place[:, None] * (heads * VALUES) + column[None, :])
+            tl.store(of_values + at, of_value.to(of_values.dtype.element_ty), mask=here)
         asking = product(coming, page, ROUGH, asking)
-        if WRITE:
-            of_into += tl.sum(of_value * v.to(tl.float32), axis=1)
-            of_value *= into[:, None]
-        at = token * VALUES + (place[:, None] * (heads * VALUES) + column[None, :])
-        tl.store(of_values + at, of_value.to(of_values.dtype.element_ty), mask=here)
         if KEEP == "features":
             by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=0)
         elif KEEP == "heads":
@@ -841,6 +875,12 @@ def gradients_kernel(
         by_later = tl.sum(of_q * q, axis=1)
         by_earlier = tl.sum(of_k * k, axis=1)
     if ERASE:
+        of_into = tl.sum(tl.where(row_place == column_place, of_given, 0.0), axis=1)
+        of_beta = tl.sum(tl.where(row_place == column_place, of_system, 0.0), axis=1)
+        if WRITE:
+            of_beta -= of_into * into  # what was erased, β times the recall
+        else:
+            of_beta -= of_into
         of_system = tl.where(row_place > column_place, -of_system, 0.0)
         erasing = -dimmed(erasing, kept, KEEP)
         by_recalling = tl.sum(erasing * k, axis=1)  # of β, from the recall, put together again
