@@ -114,19 +114,45 @@ def raw_gradient(
         inner = unscaled(gradient, one * other, inside, SCALE, FLOOR)
         first = halves(number, feature, 0, WIDTH, FEATURES, NU)
         second = halves(number, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
-        outer = picked(tl.where(one > 0, inner * other, 0.0), first, EXACT)
-        outer += picked(tl.where(other > 0, inner * one, 0.0), second, EXACT)
+        outer = picked(in_shares(tl.where(one > 0, inner * other, 0.0)), shares_of_rows(first), EXACT)
+        outer += picked(in_shares(tl.where(other > 0, inner * one, 0.0)), shares_of_rows(second), EXACT)
+        outer = tl.sum(outer, axis=0)
     elif MAP == "Favor":
         powers = exponentials(raw, matrix, WIDTH, FEATURES, SIZE, FACTOR, EXACT)
         mapped = tl.where(exist, powers + EPSILON * FEATURES**-0.5, 0.0)
         inner = tl.where(exist, unscaled(gradient, mapped, inside, SCALE, FLOOR) * powers, 0.0)
-        outer = product(inner, directions(matrix, number, feature, WIDTH, FEATURES), precision(EXACT))
+        rows = shares_of_rows(directions(matrix, number, feature, WIDTH, FEATURES))
+        outer = tl.sum(product(in_shares(inner), rows, precision(EXACT)), axis=0)
         outer = (outer - raw.to(tl.float32) * FACTOR * tl.sum(inner, axis=1)[:, None]) * FACTOR
     else:
         raw = raw.to(tl.float32)
         mapped = pointwise(raw, exist, MAP)
         outer = tl.where(exist, unscaled(gradient, mapped, inside, SCALE, FLOOR) * slope(raw, MAP), 0.0)
     return outer
+
+
+@triton.constexpr_function
+def shares(count):
+    """In how many parts so many features are summed: each warp those that it has made."""
+    return max(1, count // 32)
+
+
+@triton.jit
+def in_shares(x):
+    """[tokens, features] -> [shares, tokens, features of a share].
+
+    A product over all features has few columns, and Triton would lay out all warps one below the other for its sake, in
+    every product before it: each would make all features. A product of shares is a batch, and leaves the others alone.
+    """
+    SHARES: tl.constexpr = shares(x.shape[1])
+    return tl.permute(tl.reshape(x, (x.shape[0], SHARES, x.shape[1] // SHARES)), (1, 0, 2))
+
+
+@triton.jit
+def shares_of_rows(x):
+    """[features, …] -> [shares, features of a share, …]"""
+    SHARES: tl.constexpr = shares(x.shape[0])
+    return tl.reshape(x, (SHARES, x.shape[0] // SHARES, x.shape[1]))
 
 
 @triton.jit
