@@ -76,31 +76,35 @@ def settings_for(
     There are so many processors, on which a program has so many bytes of shared memory.
     """
     if max(features, values) <= 16 and dtype != torch.float32:  # a second warp would multiply the same again
-        return Settings(16, 16, 16, 1, carry_warps=1, back_warps=1)
+        return Settings(16, 16, 16, 1, carry_warps=1, back_warps=1, stages=4)
     if dtype != torch.bfloat16:  # whose products are long enough as they are
         warps = 8 if features >= 128 else 4
         return Settings(16, 16, 16, warps, warps, warps, warps, stages=1, gradient_stages=1)
     small, wide, size = max(features, values) <= 64, features > 128, holding(values)
-    made = many_made(map, features)
-    chunk = 16 if made or (keep == "features" and wide) else 32
-    columns = BAND if map in PRODUCTS else min(size, 64 if lines * triton.cdiv(values, 64) >= processors else 32)
-    programs = lines * triton.cdiv(values, columns)
-    # what a part does to a page is as much work again, so that parts pay only where processors would be idle
-    parts = 1 if programs >= processors else max(1, min(8, 2 * processors // programs, length // (64 * chunk)))
-    warps = 4 if map in PRODUCTS else columns // BAND  # a band each, or features that are made together
-    if made:
-        warps = 8 if wide else 4
+    made, many = map in PRODUCTS, many_made(map, features)
+    chunk = 16 if many or (keep == "features" and wide) else 32
+    # a warp has a band by itself; but where features are made by products, all of them make those for one band
+    columns = BAND if made else min(size, 64)
+    warps = (8 if wide else 4) if made else columns // BAND
+    parts = 1
+    if lines * triton.cdiv(values, min(columns, 32)) < processors:
+        # what a part does to a page is as much work again, so that parts pay only where processors would be idle
+        programs = lines * triton.cdiv(values, columns)
+        parts = max(1, min(16, 4 * processors // programs, length // (64 * chunk)))
+    elif lines * triton.cdiv(values, columns) < processors:
+        columns, warps = 32, 2
+    if many:
         return Settings(chunk, columns, min(size, 32), 8, 4, warps, warps, stages=1, parts=parts)
-    prepare_warps = 1 if keep == "all" and features < 128 else 2
+    prepare_warps = 1 if keep == "all" else 2
     if keep == "features":  # what is kept of them fills registers and shared memory
         cut = min(size, 64), 4 if small or size == 16 else 8
         return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages=2, parts=parts)
-    thin = size == 16 and features < 128
+    thin = size == 16 and features < 128 and not made
     if keep == "heads":
         cut = min(size, 64 if small else 32), 8 if wide else 2 if thin else 4
     else:
-        cut = min(size, 32 if small else 64), 8 if wide else 2 if small or thin else 4
-    stages = 3 if room >= AMPLE or not wide else 2
+        cut = min(size, 32 if small else 64), 8 if wide else 2 if (small or thin) and not made else 4
+    stages = 2 if wide and room < AMPLE else 4 if small and room >= AMPLE else 3
     return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages, parts=parts)
 
 
@@ -154,6 +158,10 @@ class Problem(NamedTuple):
         """
         several = self.shape.page > self.settings.columns
         return several and self.keep != "features" and self.look[:2] != BARE[:2] and self.look[0] not in PRODUCTS
+
+    def alone(self, warps: int) -> bool:
+        """Whether all of so many warps have one band to carry, and share its products."""
+        return warps > 1 and self.settings.columns == BAND
 
     @property
     def levels(self) -> int:
@@ -274,7 +282,8 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
         slices = -(-p.shape.page // columns) + (0 if there["READS"] else -(-turned_by(p, erase) // columns))
         numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
-        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns, "STAGES": p.settings.stages}
+        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps)}
         grid = (p.lines * p.settings.parts * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
@@ -299,7 +308,8 @@ def carry_back(
         constants = {"ERASE": erase is not None, "WRITE": write is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
-        constants = p.common("LIMIT", "ROUGH") | constants | there | {"STAGES": p.settings.stages}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps)}
+        constants = p.common("LIMIT", "ROUGH") | constants | there
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
     arguments = (

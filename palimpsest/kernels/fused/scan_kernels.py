@@ -62,20 +62,15 @@ def look(
 def look_for_bands(
     base, step, inside, matrix,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    ALONE: tl.constexpr,
 ):  # fmt: skip
     """The same as [1, CHUNK, SIZE], unless a band is alone."""
     if LOOK[0] == "Identity" and LOOK[1] == "Unscaled":
-        return tile_for_bands(base, step, inside, FEATURES, SIZE, CHUNK, False)
-    elif alone(LOOK):
+        return tile_for_bands(base, step, inside, FEATURES, SIZE, CHUNK, ALONE)
+    elif ALONE:
         return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     else:
         return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)[None, :, :]
-
-
-@triton.constexpr_function
-def alone(look):
-    """Whether a program has one band for all its warps: they have features to make, by products, that are many."""
-    return look[0] in ("DPFP", "Favor")
 
 
 @triton.jit
@@ -210,12 +205,12 @@ def times(bands, tile, PRECISION: tl.constexpr, onto=None):
 
 @triton.jit
 def asked_of_page(
-    page, x, dimmed_in, index, LOOK: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    page, x, dimmed_in, index, ALONE: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What queries or keys find on the page the chunk began with, [BANDS, BAND, CHUNK], not faded by head."""
     if KEEP == "features":
-        return times_dimmed(page, dimmed_in, index, LOOK, True, FEATURES, SIZE, CHUNK, PRECISION)
+        return times_dimmed(page, dimmed_in, index, ALONE, True, FEATURES, SIZE, CHUNK, PRECISION)
     else:
         return times(page, tl.trans(x), PRECISION)
 
@@ -231,12 +226,12 @@ def faded(bands, kept, KEEP: tl.constexpr):
 
 @triton.jit
 def written(
-    page, notes, x, dimmed_in, index, LOOK: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    page, notes, x, dimmed_in, index, ALONE: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
     SIZE: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The page with notes [BANDS, BAND, CHUNK] under the keys x."""
     if KEEP == "features":
-        return times_dimmed(notes, dimmed_in, index, LOOK, False, FEATURES, SIZE, CHUNK, PRECISION, page)
+        return times_dimmed(notes, dimmed_in, index, ALONE, False, FEATURES, SIZE, CHUNK, PRECISION, page)
     else:
         return times(notes, x, PRECISION, page)
 
@@ -257,7 +252,7 @@ def store_dimmed(tiles, index, tile, feature, FEATURES: tl.constexpr, CHUNK: tl.
 
 @triton.jit
 def times_dimmed(
-    left, tiles, index, LOOK: tl.constexpr, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    left, tiles, index, ALONE: tl.constexpr, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None,
 ):  # fmt: skip
     """Bands times what was stored so, [CHUNK, SIZE], or its transpose."""
@@ -265,12 +260,12 @@ def times_dimmed(
     if PRECISION == "split":
         base += index.to(tl.int64) * (CHUNK * FEATURES)
     every = tl.arange(0, CHUNK) < CHUNK
-    tile = tile_for_bands(base, FEATURES, every, FEATURES, SIZE, CHUNK, alone(LOOK))
+    tile = tile_for_bands(base, FEATURES, every, FEATURES, SIZE, CHUNK, ALONE)
     if TURNED:
         tile = tl.trans(tile)
     found = times(left, tile, PRECISION, onto)
     if PRECISION == "split":
-        lost = tile_for_bands(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK, alone(LOOK))
+        lost = tile_for_bands(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK, ALONE)
         if TURNED:
             lost = tl.trans(lost)
         found = times(left, lost, "half", found)
@@ -329,13 +324,13 @@ def load_tile(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION
 
 @triton.jit
 def load_for_bands(
-    tiles, index, LOOK: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr
+    tiles, index, ALONE: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr
 ):
     """The same as [1, CHUNK, CHUNK], unless a band is alone."""
     HALVES: tl.constexpr = 2 if PRECISION == "split" else 1
     base = tiles + index.to(tl.int64) * (HALVES * CHUNK * CHUNK)
     one, other = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, CHUNK)[None, None, :]
-    if alone(LOOK):
+    if ALONE:
         return load_tile(tiles, index, TURNED, CHUNK, PRECISION)
     elif TURNED:
         return tl.load(base + (other * CHUNK + one))
@@ -345,13 +340,13 @@ def load_for_bands(
 
 @triton.jit
 def times_tile(
-    left, tiles, index, LOOK: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+    left, tiles, index, ALONE: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
     onto=None,
 ):  # fmt: skip
     """Bands [BANDS, BAND, CHUNK] times a stored tile or its transpose."""
-    found = times(left, load_for_bands(tiles, index, LOOK, TURNED, CHUNK, PRECISION), PRECISION, onto)
+    found = times(left, load_for_bands(tiles, index, ALONE, TURNED, CHUNK, PRECISION), PRECISION, onto)
     if PRECISION == "split":
-        lost = load_for_bands(tiles + CHUNK * CHUNK, index, LOOK, TURNED, CHUNK, PRECISION)
+        lost = load_for_bands(tiles + CHUNK * CHUNK, index, ALONE, TURNED, CHUNK, PRECISION)
         found = times(left, lost, "half", found)
     return found
 
@@ -543,7 +538,7 @@ def carry_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
-    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, STAGES: tl.constexpr,
+    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr,
     FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
@@ -579,13 +574,14 @@ def carry_kernel(
         kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
         v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
         k = look_for_bands(
-            first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
+            first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE,
+            CHUNK, ALONE,
         )
         if ERASE:
-            recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
             recall = faded(recall, kept, KEEP)
-            notes = times_tile(v, erasing if writing is None else writing, index, LOOK, True, CHUNK, FINE)
-            notes -= times_tile(recall, erasing, index, LOOK, True, CHUNK, FINE)
+            notes = times_tile(v, erasing if writing is None else writing, index, ALONE, True, CHUNK, FINE)
+            notes -= times_tile(recall, erasing, index, ALONE, True, CHUNK, FINE)
             notes = with_count(notes, 1.0, slice, VALUES, PAGE)  # in full, as nothing of it is erased
         else:
             notes = with_count(v, 1.0, slice, VALUES, PAGE).to(v.dtype)
@@ -594,14 +590,14 @@ def carry_kernel(
         if READS:
             q = look_for_bands(
                 first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
-                LOOK, WIDTH, FEATURES, SIZE, CHUNK,
+                LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
             )  # fmt: skip
             ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # dimmed queries are no bfloat16
-            found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, LOOK, KEEP, FEATURES, SIZE, CHUNK, ASKING)
+            found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, ASKING)
             found = faded(found, kept, KEEP)
             if READY:
-                found = times(notes, load_for_bands(seen_in, index, LOOK, True, CHUNK, FINE), FINE, found)
-            elif alone(LOOK):
+                found = times(notes, load_for_bands(seen_in, index, ALONE, True, CHUNK, FINE), FINE, found)
+            elif ALONE:
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH, found)
             else:
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
@@ -617,7 +613,7 @@ def carry_kernel(
         page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
         page = written(
             page, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
-            LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE,
+            ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE,
         )  # fmt: skip
         if READS:
             base = reads + token * VALUES + slice * COLUMNS
@@ -649,7 +645,7 @@ def carry_back_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
-    STAGES: tl.constexpr, FINE: tl.constexpr,
+    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
     BANDS: tl.constexpr = COLUMNS // BAND
@@ -682,29 +678,30 @@ def carry_back_kernel(
         if ERASE:
             k = look_for_bands(
                 first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
-                LOOK, WIDTH, FEATURES, SIZE, CHUNK,
+                LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
             )  # fmt: skip
-            of_notes = asked_of_page(page, k, dimmed_in, index * 3 + KEYS_LEFT, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE)
-            of_notes = times_tile(coming, seen_in, index, LOOK, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
+            of_notes = asked_of_page(page, k, dimmed_in, index * 3 + KEYS_LEFT, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            of_notes = times_tile(coming, seen_in, index, ALONE, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
             of_notes = with_count(of_notes, 0.0, slice, VALUES, PAGE)
-            fresh = times_tile(of_notes, solved, index, LOOK, False, CHUNK, FINE)
-            erased = times_tile(of_notes, erasing, index, LOOK, False, CHUNK, FINE)
+            fresh = times_tile(of_notes, solved, index, ALONE, False, CHUNK, FINE)
+            erased = times_tile(of_notes, erasing, index, ALONE, False, CHUNK, FINE)
             if not WRITE:
                 of_value = fresh
             elif writing is None:
                 of_value = erased
             else:
-                of_value = times_tile(of_notes, writing, index, LOOK, False, CHUNK, FINE)
+                of_value = times_tile(of_notes, writing, index, ALONE, False, CHUNK, FINE)
         q = look_for_bands(
-            first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK
+            first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE,
+            CHUNK, ALONE,
         )
         page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
         page = written(
-            page, faded(coming, kept, KEEP), q, dimmed_in, index * 3 + QUERIES, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE
+            page, faded(coming, kept, KEEP), q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE
         )
         if ERASE:
             page = written(
-                page, -faded(erased, kept, KEEP), k, dimmed_in, index * 3 + KEYS, LOOK, KEEP, FEATURES, SIZE, CHUNK, FINE
+                page, -faded(erased, kept, KEEP), k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE
             )
             if SAVES:
                 token = (row * length + first).to(tl.int64) * heads + head
