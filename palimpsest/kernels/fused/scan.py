@@ -66,6 +66,7 @@ def settings_for(
     features: int,
     values: int,
     keep: str,
+    erases: bool,
     map: str,
     dtype: torch.dtype,
     processors: int,
@@ -99,13 +100,12 @@ def settings_for(
     if keep == "features":  # what is kept of them fills registers and shared memory
         cut = min(size, 64), 4 if small or size == 16 else 8
         return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages=2, parts=parts)
-    thin = size == 16 and features < 128 and not made
-    if keep == "heads":
-        cut = min(size, 64 if small else 32), 8 if wide else 2 if thin else 4
-    else:
-        cut = min(size, 32 if small else 64), 8 if wide else 2 if (small or thin) and not made else 4
+    thin = size == 16 and features < 128
+    few = not made and (thin or (small and keep == "all"))
+    cut = min(size, 32 if small else 64), 8 if wide else 2 if few else 4
     stages = 2 if wide and room < AMPLE else 4 if small and room >= AMPLE else 3
-    return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages, parts=parts)
+    gradient_stages = 3 if small == erases and not wide and room >= AMPLE else 2
+    return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages, gradient_stages, parts)
 
 
 class Shape(NamedTuple):
@@ -297,7 +297,16 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
 
 
 def carry_back(
-    p: Problem, tensors, ready: Ready, of_reads, of_mass, of_last, of_start, of_fresh=None, of_values=None, of_pages=None
+    p: Problem,
+    tensors,
+    ready: Ready,
+    of_reads,
+    of_mass,
+    of_last,
+    of_start,
+    of_fresh=None,
+    of_values=None,
+    of_pages=None,
 ) -> None:
     queries, keys, _, _, erase, write, matrix = tensors
     there = {"ENDED": of_last is not None, "SAVES": of_pages is not None}
@@ -449,6 +458,7 @@ def problem(known: dict, x: Inputs) -> Problem:
         shape.features,
         shape.values,
         keep,
+        x.erase is not None,
         x.map,
         x.queries.dtype,
         processors_of(x.queries.device),

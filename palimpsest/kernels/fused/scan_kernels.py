@@ -273,7 +273,9 @@ def times_dimmed(
 
 
 @triton.jit
-def left_of_page(page, index, kept_in, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+def left_of_page(
+    page, index, kept_in, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr
+):
     """At the end of a chunk."""
     if KEEP == "features":
         return page * whole_of(index, kept_in, KEEP, FEATURES, SIZE, CHUNK)[None, None, :]
@@ -574,8 +576,16 @@ def carry_kernel(
         kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
         v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
         k = look_for_bands(
-            first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE,
-            CHUNK, ALONE,
+            first_of(keys, row, head, first, k_b, k_t, k_h),
+            k_t,
+            inside,
+            matrix,
+            LOOK,
+            WIDTH,
+            FEATURES,
+            SIZE,
+            CHUNK,
+            ALONE,
         )
         if ERASE:
             recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
@@ -680,7 +690,9 @@ def carry_back_kernel(
                 first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
             )  # fmt: skip
-            of_notes = asked_of_page(page, k, dimmed_in, index * 3 + KEYS_LEFT, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            of_notes = asked_of_page(
+                page, k, dimmed_in, index * 3 + KEYS_LEFT, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE
+            )
             of_notes = times_tile(coming, seen_in, index, ALONE, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
             of_notes = with_count(of_notes, 0.0, slice, VALUES, PAGE)
             fresh = times_tile(of_notes, solved, index, ALONE, False, CHUNK, FINE)
@@ -692,8 +704,16 @@ def carry_back_kernel(
             else:
                 of_value = times_tile(of_notes, writing, index, ALONE, False, CHUNK, FINE)
         q = look_for_bands(
-            first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE,
-            CHUNK, ALONE,
+            first_of(queries, row, head, first, q_b, q_t, q_h),
+            q_t,
+            inside,
+            matrix,
+            LOOK,
+            WIDTH,
+            FEATURES,
+            SIZE,
+            CHUNK,
+            ALONE,
         )
         page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
         page = written(
@@ -701,7 +721,17 @@ def carry_back_kernel(
         )
         if ERASE:
             page = written(
-                page, -faded(erased, kept, KEEP), k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE
+                page,
+                -faded(erased, kept, KEEP),
+                k,
+                dimmed_in,
+                index * 3 + KEYS,
+                ALONE,
+                KEEP,
+                FEATURES,
+                SIZE,
+                CHUNK,
+                FINE,
             )
             if SAVES:
                 token = (row * length + first).to(tl.int64) * heads + head
@@ -728,6 +758,33 @@ def fades_of(
         return kept, kept_over(place[:, None] < place[None, :], logs, PRECISION)
     else:
         return fade_at(program, kept_in, KEEP, CHUNK), fade_at(program, remaining_in, KEEP, CHUNK)
+
+
+@triton.jit
+def by_page_of(
+    pages, of_pages, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+    COLUMNS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What it is worth that a page is kept: the overlap of it and its gradient after the chunk, of each feature or all."""
+    BANDS: tl.constexpr = COLUMNS // BAND
+    if KEEP == "features":
+        feature = tl.arange(0, SIZE)[None, :]
+        by_feature = tl.zeros((SIZE,), tl.float32)
+        for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
+            column = start + tl.arange(0, COLUMNS)[:, None]
+            at, there = column * FEATURES + feature, (feature < FEATURES) & (column < VALUES)
+            page = tl.load(pages + at, mask=there, other=0.0).to(tl.float32)
+            by_feature += tl.sum(page * tl.load(of_pages + at, mask=there, other=0.0).to(tl.float32), axis=0)
+        return by_feature
+    else:
+        feature, across = tl.arange(0, SIZE)[None, None, :], tl.arange(0, BAND)
+        by_bands = tl.zeros((BANDS, BAND, BAND), tl.float32)  # on their diagonals
+        for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
+            column = start + columns_of(BANDS)[:, :, None]
+            at, there = column * FEATURES + feature, (feature < FEATURES) & (column < VALUES)
+            page = tl.load(pages + at, mask=there, other=0.0)
+            by_bands = product(page, tl.trans(tl.load(of_pages + at, mask=there, other=0.0)), PRECISION, by_bands)
+        return tl.sum(tl.where((across[:, None] == across[None, :])[None, :, :], by_bands, 0.0))
 
 
 @triton.jit
@@ -759,6 +816,10 @@ def gradients_kernel(
     if KEEP != "all":
         keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
     page_base = program.to(tl.int64) * (FEATURES * PAGE)
+    if KEEP != "all":  # before all else, in passing: pages that are wanted here too would be slow to come to products
+        by_whole = by_page_of(
+            pages + page_base, of_pages + page_base, KEEP, FEATURES, SIZE, VALUES, COLUMNS, STAGES, ROUGH
+        )
     if LOOKED:
         q = tile_of(queries_in + token * FEATURES, heads * FEATURES, inside, FEATURES, SIZE, CHUNK)
         k = tile_of(keys_in + token * FEATURES, heads * FEATURES, inside, FEATURES, SIZE, CHUNK)
@@ -786,10 +847,6 @@ def gradients_kernel(
     writing = tl.zeros((CHUNK, SIZE), tl.float32)
     of_seen = tl.zeros((CHUNK, CHUNK), tl.float32)
     of_into = tl.zeros((CHUNK,), tl.float32)
-    if KEEP == "features":
-        by_whole = tl.zeros((SIZE,), tl.float32)
-    elif KEEP == "heads":
-        by_column = tl.zeros((COLUMNS,), tl.float32)
 
     for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
         column = start + tl.arange(0, COLUMNS)
@@ -833,13 +890,7 @@ def gradients_kernel(
             at = token * VALUES + (place[:, None] * (heads * VALUES) + column[None, :])
             tl.store(of_values + at, of_value.to(of_values.dtype.element_ty), mask=here)
         asking = product(coming, page, ROUGH, asking)
-        if KEEP == "features":
-            by_whole += tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=0)
-        elif KEEP == "heads":
-            by_column += tl.sum(page.to(tl.float32) * of_page.to(tl.float32), axis=1)
 
-    if KEEP == "heads":  # all columns together only now: warps would have to wait for each other
-        by_whole = tl.sum(by_column)
     if PAGE > VALUES:  # the same for the column in which keys are counted
         at = page_base + VALUES * FEATURES + feature
         key_sum = tl.load(pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
