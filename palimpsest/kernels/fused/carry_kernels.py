@@ -1,0 +1,459 @@
+"""The memory scan from chunk to chunk: `carry`, and the same for gradients, last chunk first, `carry_back`.
+
+On chip a page is turned, columns first, and cut into bands of 16 columns, one for each warp: page and notes are then
+the left side of every product they are in, which on tensor cores is where results already lie, so that nothing between
+two chunks passes from warp to warp. What all bands are multiplied with lies in shared memory once: tiles are [1, m, n]
+from the moment they are read, and products are batches. Where there are more warps than bands, a program has one band
+`ALONE`, tiles are [m, n], and all warps share each product.
+"""
+
+# pyright: reportGeneralTypeIssues=false
+import triton
+import triton.language as tl
+
+from .products import product
+from .tiles import (
+    BAND,
+    KEYS,
+    KEYS_LEFT,
+    QUERIES,
+    columns_of,
+    fade_at,
+    first_of,
+    gate_of,
+    halves,
+    load_tile,
+    look,
+    seen_of,
+    tile_of,
+    whole_of,
+)
+
+
+@triton.jit
+def look_for_bands(
+    base, step, inside, matrix,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    ALONE: tl.constexpr,
+):  # fmt: skip
+    """The same as [1, CHUNK, SIZE], unless a band is alone."""
+    if LOOK[0] == "Identity" and LOOK[1] == "Unscaled":
+        return tile_for_bands(base, step, inside, FEATURES, SIZE, CHUNK, ALONE)
+    elif ALONE:
+        return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+    else:
+        return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)[None, :, :]
+
+
+@triton.jit
+def tile_for_bands(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr, ALONE: tl.constexpr):
+    """The same as [1, CHUNK, SIZE]: read so from the start, it goes from shared memory straight into products."""
+    if ALONE:
+        return tile_of(base, step, inside, count, SIZE, CHUNK)
+    else:
+        place, column = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, SIZE)[None, None, :]
+        return tl.load(base + (place * step + column), mask=inside[None, :, None] & (column < count), other=0.0)
+
+
+@triton.jit
+def times(bands, tile, PRECISION: tl.constexpr, onto=None):
+    """Each band [BANDS, BAND, m] times one tile [1, m, n], which all warps read from where it lies.
+
+    A tile [m, n] is for a band alone, and all warps share the product.
+    """
+    if len(tile.shape) == 2:
+        if onto is not None:
+            onto = tl.reshape(onto, (onto.shape[1], onto.shape[2]))
+        band = tl.reshape(bands, (bands.shape[1], bands.shape[2]))
+        return tl.reshape(product(band, tile, PRECISION, onto), (1, bands.shape[1], tile.shape[1]))
+    else:
+        tile = tl.broadcast_to(tile, (bands.shape[0], tile.shape[1], tile.shape[2]))
+        return product(bands, tile, PRECISION, onto)
+
+
+@triton.jit
+def asked_of_page(
+    page, x, dimmed_in, index, ALONE: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What queries or keys find on the page the chunk began with, [BANDS, BAND, CHUNK], not faded by head."""
+    if KEEP == "features":
+        return times_dimmed(page, dimmed_in, index, ALONE, True, FEATURES, SIZE, CHUNK, PRECISION)
+    else:
+        return times(page, tl.trans(x), PRECISION)
+
+
+@triton.jit
+def faded(bands, kept, KEEP: tl.constexpr):
+    """Of each token as much as is kept of it by its head."""
+    if KEEP == "heads":
+        return bands * kept[None, None, :]
+    else:
+        return bands
+
+
+@triton.jit
+def written(
+    page, notes, x, dimmed_in, index, ALONE: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The page with notes [BANDS, BAND, CHUNK] under the keys x."""
+    if KEEP == "features":
+        return times_dimmed(notes, dimmed_in, index, ALONE, False, FEATURES, SIZE, CHUNK, PRECISION, page)
+    else:
+        return times(notes, x, PRECISION, page)
+
+
+@triton.jit
+def times_dimmed(
+    left, tiles, index, ALONE: tl.constexpr, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None,
+):  # fmt: skip
+    """Bands times what was stored so, [CHUNK, SIZE], or its transpose."""
+    base = tiles + index.to(tl.int64) * (CHUNK * FEATURES)
+    if PRECISION == "split":
+        base += index.to(tl.int64) * (CHUNK * FEATURES)
+    every = tl.arange(0, CHUNK) < CHUNK
+    tile = tile_for_bands(base, FEATURES, every, FEATURES, SIZE, CHUNK, ALONE)
+    if TURNED:
+        tile = tl.trans(tile)
+    found = times(left, tile, PRECISION, onto)
+    if PRECISION == "split":
+        lost = tile_for_bands(base + CHUNK * FEATURES, FEATURES, every, FEATURES, SIZE, CHUNK, ALONE)
+        if TURNED:
+            lost = tl.trans(lost)
+        found = times(left, lost, "half", found)
+    return found
+
+
+@triton.jit
+def left_of_page(
+    page, index, kept_in, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr
+):
+    """At the end of a chunk."""
+    if KEEP == "features":
+        return page * whole_of(index, kept_in, KEEP, FEATURES, SIZE, CHUNK)[None, None, :]
+    elif KEEP == "heads":
+        return page * whole_of(index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
+    else:
+        return page
+
+
+@triton.jit
+def load_for_bands(
+    tiles, index, ALONE: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr
+):
+    """The same as [1, CHUNK, CHUNK], unless a band is alone."""
+    HALVES: tl.constexpr = halves(PRECISION)
+    base = tiles + index.to(tl.int64) * (HALVES * CHUNK * CHUNK)
+    one, other = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, CHUNK)[None, None, :]
+    if ALONE:
+        return load_tile(tiles, index, TURNED, CHUNK, PRECISION)
+    elif TURNED:
+        return tl.load(base + (other * CHUNK + one))
+    else:
+        return tl.load(base + (one * CHUNK + other))
+
+
+@triton.jit
+def times_tile(
+    left, tiles, index, ALONE: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+    onto=None,
+):  # fmt: skip
+    """Bands [BANDS, BAND, CHUNK] times a stored tile or its transpose."""
+    found = times(left, load_for_bands(tiles, index, ALONE, TURNED, CHUNK, PRECISION), PRECISION, onto)
+    if PRECISION == "split":
+        lost = load_for_bands(tiles + CHUNK * CHUNK, index, ALONE, TURNED, CHUNK, PRECISION)
+        found = times(left, lost, "half", found)
+    return found
+
+
+@triton.jit
+def tokens_at(
+    chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES: tl.constexpr, BANDS: tl.constexpr,
+    CHUNK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """[BANDS, BAND, CHUNK] of values or of their reads' gradient."""
+    place, column = tl.arange(0, CHUNK)[None, None, :], slice * (BANDS * BAND) + columns_of(BANDS)[:, :, None]
+    here = place < length - chunk * CHUNK
+    if not FULL:
+        here = here & (column < VALUES)
+    base = first_of(values, row, head, chunk * CHUNK, v_b, v_t, v_h)
+    return tl.load(base + (place * v_t + column), mask=here, other=0.0)
+
+
+@triton.jit
+def on_slice(
+    feature, column, slice, FEATURES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, FULL: tl.constexpr
+):
+    """What of a slice is on the page; all its columns are where slices are full."""
+    there = (feature < FEATURES) & (column < COLUMNS)
+    if not FULL:
+        there = there & (column < PAGE - slice * COLUMNS)
+    return there
+
+
+@triton.jit
+def on_tokens(inside, across, slice, VALUES: tl.constexpr, COLUMNS: tl.constexpr, FULL: tl.constexpr):
+    """What of a slice is some token's, [CHUNK, COLUMNS]."""
+    here = inside[:, None] & (across < COLUMNS)[None, :]
+    if not FULL:
+        here = here & (across < VALUES - slice * COLUMNS)[None, :]
+    return here
+
+
+@triton.jit
+def as_tokens(bands):
+    """[BANDS, BAND, CHUNK] -> [CHUNK, COLUMNS]"""
+    COLUMNS: tl.constexpr = bands.shape[0] * bands.shape[1]
+    return tl.reshape(tl.permute(bands, (2, 0, 1)), (bands.shape[2], COLUMNS))
+
+
+@triton.jit
+def store_for_products(base, offsets, bands, here, VALUES: tl.constexpr, PRECISION: tl.constexpr):
+    """[BANDS, BAND, CHUNK] as tokens; where products are split, what bfloat16 keeps and, beside it, what it loses.
+
+    Both are multiplied as they lie there: nothing else is as quick to come out of shared memory.
+    """
+    if PRECISION == "split":
+        high = bands.to(tl.bfloat16)
+        tl.store(base + offsets, as_tokens(high), mask=here)
+        tl.store(base + VALUES + offsets, as_tokens((bands - high.to(tl.float32)).to(tl.bfloat16)), mask=here)
+    else:
+        tl.store(base + offsets, as_tokens(bands), mask=here)
+
+
+@triton.jit
+def with_count(bands, last, slice, VALUES: tl.constexpr, PAGE: tl.constexpr):
+    """Bands with these numbers in the column in which keys are counted, if there is one and it is here."""
+    if PAGE > VALUES:
+        column = columns_of(bands.shape[0]) + slice * (bands.shape[0] * BAND)
+        return tl.where((column == VALUES)[:, :, None], last, bands.to(tl.float32))
+    else:
+        return bands
+
+
+@triton.jit
+def gate_at(
+    chunk, gate, row, head, length, s_b, s_t, s_h, PRESENT: tl.constexpr, LIMIT: tl.constexpr, CHUNK: tl.constexpr
+):
+    place = tl.arange(0, CHUNK)
+    if PRESENT:
+        base = first_of(gate, row, head, chunk * CHUNK, s_b, s_t, s_h)
+        return gate_of(base, s_t, place < length - chunk * CHUNK, LIMIT, CHUNK)
+    else:
+        return place
+
+
+@triton.jit
+def carry_kernel(
+    queries, keys, values, write, matrix, erasing, writing, seen_in, kept_in, remaining_in, dimmed_in, start,
+    reads, mass, notes_out, pages, last,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, write_b, write_t, write_h,
+    length, heads, chunks, parts, share,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
+    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, STAGES: tl.constexpr,
+    ALONE: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+):  # fmt: skip
+    """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
+
+    Where nothing is read, columns beyond the page begin as columns of the identity and are written nothing: the
+    page they end as is what the piece does to the page it is given. There are none where all of that is kept. What
+    backward needs is saved if asked for, before the page is changed: there is no room for two of them.
+    """
+    BANDS: tl.constexpr = COLUMNS // BAND
+    HALVES: tl.constexpr = halves(FINE)
+    SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
+    FULL: tl.constexpr = READS and PAGE % COLUMNS == 0 and PAGE == VALUES
+    TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else tl.constexpr(0)
+    ALL: tl.constexpr = SLICES if READS else SLICES + (TURNED + COLUMNS - 1) // COLUMNS
+    program = tl.program_id(0)
+    slice, piece, line = program % ALL, (program // ALL) % parts, program // (ALL * parts)
+    row, head = line // heads, line % heads
+    place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
+    column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
+    on_page, on_saved = feature * PAGE + column, column * FEATURES + feature
+    there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
+    page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
+    if STARTED:
+        at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
+        page += tl.load(start + at + on_page, mask=there, other=0.0)
+    if not READS:
+        page += tl.where(feature == (slice - SLICES) * COLUMNS + column, 1.0, 0.0)
+    for step in tl.range(tl.minimum(share, chunks - piece * share), num_stages=STAGES):
+        chunk = piece * share + step
+        first, index = chunk * CHUNK, line * chunks + chunk
+        inside = place < length - first
+        into = gate_at(chunk, write, row, head, length, write_b, write_t, write_h, WRITE and not ERASE, LIMIT, CHUNK)
+        kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
+        v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
+        k = look_for_bands(
+            first_of(keys, row, head, first, k_b, k_t, k_h),
+            k_t,
+            inside,
+            matrix,
+            LOOK,
+            WIDTH,
+            FEATURES,
+            SIZE,
+            CHUNK,
+            ALONE,
+        )
+        if ERASE:
+            recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
+            recall = faded(recall, kept, KEEP)
+            notes = times_tile(v, erasing if writing is None else writing, index, ALONE, True, CHUNK, FINE)
+            notes -= times_tile(recall, erasing, index, ALONE, True, CHUNK, FINE)
+            notes = with_count(notes, 1.0, slice, VALUES, PAGE)  # in full, as nothing of it is erased
+        else:
+            notes = with_count(v, 1.0, slice, VALUES, PAGE).to(v.dtype)
+            if WRITE:
+                notes = notes.to(tl.float32) * into[None, None, :]
+        if READS:
+            q = look_for_bands(
+                first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
+                LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
+            )  # fmt: skip
+            ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # dimmed queries are no bfloat16
+            found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, ASKING)
+            found = faded(found, kept, KEEP)
+            if READY:
+                found = times(notes, load_for_bands(seen_in, index, ALONE, True, CHUNK, FINE), FINE, found)
+            elif ALONE:
+                found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH, found)
+            else:
+                found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
+        token = (row * length + first).to(tl.int64) * heads + head
+        here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
+        if SAVES:
+            if ERASE:
+                base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
+                offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
+                store_for_products(base, offsets, notes, here, VALUES, FINE)
+            base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
+            tl.store(base + on_saved, page.to(pages.dtype.element_ty), mask=there)
+        page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
+        page = written(
+            page, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
+            ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE,
+        )  # fmt: skip
+        if READS:
+            base = reads + token * VALUES + slice * COLUMNS
+            offsets = place[:, None] * (heads * VALUES) + across[None, :]
+            tl.store(base + offsets, as_tokens(found).to(reads.dtype.element_ty), mask=here)
+            if PAGE > VALUES:
+                counting = column == VALUES - slice * COLUMNS
+                overlap = tl.sum(tl.sum(tl.where(counting, found, 0.0), axis=0), axis=0)
+                tl.store(mass + token + place * heads, overlap, mask=inside & (slice == SLICES - 1))
+    if READS:
+        if piece == parts - 1:
+            tl.store(last + line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
+    else:
+        WIDER: tl.constexpr = PAGE + TURNED
+        beyond = slice >= SLICES
+        begin = tl.where(beyond, PAGE + (slice - SLICES) * COLUMNS, slice * COLUMNS)
+        end = tl.where(beyond, WIDER, PAGE)
+        base = last + (line * parts + piece).to(tl.int64) * (FEATURES * WIDER) + begin
+        there = (feature < FEATURES) & (begin + column < end)
+        tl.store(base + (feature * WIDER + column), page, mask=there)
+
+
+@triton.jit
+def carry_back_kernel(
+    queries, keys, matrix, solved, erasing, writing, seen_in, kept_in, remaining_in, dimmed_in,
+    of_reads, of_mass, of_last, of_fresh, of_values, of_pages, of_start,
+    q_b, q_t, q_h, k_b, k_t, k_h, r_b, r_t, r_h,
+    length, heads, chunks, parts, share,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
+    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
+):  # fmt: skip
+    """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
+    BANDS: tl.constexpr = COLUMNS // BAND
+    HALVES: tl.constexpr = halves(FINE)
+    SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
+    FULL: tl.constexpr = PAGE % COLUMNS == 0 and PAGE == VALUES
+    program = tl.program_id(0)
+    slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
+    row, head = line // heads, line % heads
+    place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
+    column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
+    on_page, on_saved = feature * PAGE + column, column * FEATURES + feature
+    there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
+    at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
+    page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
+    if ENDED:
+        page += tl.load(of_last + at + on_page, mask=there, other=0.0)
+    end = tl.minimum(piece * share + share, chunks)
+    for step in tl.range(end - piece * share, num_stages=STAGES):
+        chunk = end - 1 - step
+        first, index = chunk * CHUNK, line * chunks + chunk
+        inside = place < length - first
+        if SAVES:
+            base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
+            tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
+        asked = gate_at(chunk, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
+        kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
+        coming = tokens_at(chunk, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, BANDS, CHUNK, FULL)
+        coming = with_count(coming, asked[None, None, :], slice, VALUES, PAGE)
+        if ERASE:
+            k = look_for_bands(
+                first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
+                LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
+            )  # fmt: skip
+            of_notes = asked_of_page(
+                page, k, dimmed_in, index * 3 + KEYS_LEFT, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE
+            )
+            of_notes = times_tile(coming, seen_in, index, ALONE, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
+            of_notes = with_count(of_notes, 0.0, slice, VALUES, PAGE)
+            fresh = times_tile(of_notes, solved, index, ALONE, False, CHUNK, FINE)
+            erased = times_tile(of_notes, erasing, index, ALONE, False, CHUNK, FINE)
+            if not WRITE:
+                of_value = fresh
+            elif writing is None:
+                of_value = erased
+            else:
+                of_value = times_tile(of_notes, writing, index, ALONE, False, CHUNK, FINE)
+        q = look_for_bands(
+            first_of(queries, row, head, first, q_b, q_t, q_h),
+            q_t,
+            inside,
+            matrix,
+            LOOK,
+            WIDTH,
+            FEATURES,
+            SIZE,
+            CHUNK,
+            ALONE,
+        )
+        page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
+        page = written(
+            page, faded(coming, kept, KEEP), q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE
+        )
+        if ERASE:
+            page = written(
+                page,
+                -faded(erased, kept, KEEP),
+                k,
+                dimmed_in,
+                index * 3 + KEYS,
+                ALONE,
+                KEEP,
+                FEATURES,
+                SIZE,
+                CHUNK,
+                FINE,
+            )
+            if SAVES:
+                token = (row * length + first).to(tl.int64) * heads + head
+                here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
+                base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
+                offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
+                store_for_products(base, offsets, fresh, here, VALUES, FINE)
+                base = of_values + token * VALUES + slice * COLUMNS
+                offsets = place[:, None] * (heads * VALUES) + across[None, :]
+                tl.store(base + offsets, as_tokens(of_value.to(of_values.dtype.element_ty)), mask=here)
+    tl.store(of_start + at + on_page, page, mask=there)

@@ -1,0 +1,139 @@
+"""Tiles of a chunk's tokens, as the kernels of the memory scan read and store them."""
+
+# pyright: reportGeneralTypeIssues=false
+import triton
+import triton.language as tl
+
+from .elementary import sigmoid
+from .features import features, raw_gradient
+from .products import product
+
+BAND = tl.constexpr(16)  # columns of a page that a warp carries by itself
+QUERIES, KEYS, KEYS_LEFT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what `prepare` dims by feature
+
+
+@triton.constexpr_function
+def halves(precision):
+    """Tensors that hold what products are made of, where they are split: what bfloat16 keeps, and what it loses."""
+    return 2 if precision == "split" else 1
+
+
+@triton.jit
+def first_of(pointer, row, head, token, s_b, s_t, s_h):
+    """Where the numbers of a token begin. All else is an offset of 32 bits: pointers cost twice the registers."""
+    return pointer + row.to(tl.int64) * s_b + head * s_h + token.to(tl.int64) * s_t
+
+
+@triton.jit
+def look(
+    base, step, inside, matrix,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The features of a chunk's tokens, rounded once to the type of the raw numbers."""
+    if LOOK[0] == "Identity" and LOOK[1] == "Unscaled":
+        return tile_of(base, step, inside, FEATURES, SIZE, CHUNK)
+    else:
+        rows = base + tl.arange(0, CHUNK) * step
+        found = features(rows, inside, 1, matrix, LOOK, WIDTH, FEATURES, SIZE)
+        return found.to(base.dtype.element_ty)
+
+
+@triton.jit
+def back(
+    gradient, base, step, inside, matrix,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of raw numbers from that of their features."""
+    rows = base + tl.arange(0, CHUNK) * step
+    return raw_gradient(gradient, rows, inside, 1, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE)
+
+
+@triton.jit
+def tile_of(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """[CHUNK, SIZE] numbers, `step` between tokens."""
+    place, column = tl.arange(0, CHUNK), tl.arange(0, SIZE)
+    there = inside[:, None] & (column < count)[None, :]
+    return tl.load(base + (place[:, None] * step + column[None, :]), mask=there, other=0.0)
+
+
+@triton.jit
+def gate_of(base, step, inside, LIMIT: tl.constexpr, CHUNK: tl.constexpr):
+    """One number a token; with a limit it comes as a logit."""
+    found = tl.load(base + tl.arange(0, CHUNK) * step, mask=inside, other=0.0).to(tl.float32)
+    if LIMIT > 0:
+        found = LIMIT * sigmoid(found)
+    return found
+
+
+@triton.jit
+def slope_of(gate, LIMIT: tl.constexpr):
+    """Of a gate by its logit."""
+    if LIMIT > 0:
+        return gate * (1.0 - gate / LIMIT)
+    else:
+        return 1.0
+
+
+@triton.jit
+def seen_of(q, k, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """q_i · k_j for j ≤ i: how much of note j read i sees, where all is kept. Features may come in shares."""
+    place = tl.arange(0, CHUNK)
+    found = product(q, tl.trans(k), PRECISION)
+    if len(found.shape) == 3:
+        found = tl.sum(found, axis=0)
+    return tl.where(place[:, None] >= place[None, :], found, 0.0)
+
+
+@triton.jit
+def store_tile(tiles, index, tile, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """A [CHUNK, CHUNK] for all programs of a head; where products are split, what bfloat16 keeps and what it loses."""
+    place = tl.arange(0, CHUNK)
+    offsets = place[:, None] * CHUNK + place[None, :]
+    if PRECISION == "split":
+        base = tiles + index.to(tl.int64) * (2 * CHUNK * CHUNK)
+        high = tile.to(tl.bfloat16)
+        tl.store(base + offsets, high)
+        tl.store(base + CHUNK * CHUNK + offsets, (tile - high.to(tl.float32)).to(tl.bfloat16))
+    else:
+        tl.store(tiles + index.to(tl.int64) * (CHUNK * CHUNK) + offsets, tile)
+
+
+@triton.jit
+def load_tile(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """The same, without what bfloat16 lost."""
+    place = tl.arange(0, CHUNK)
+    if TURNED:
+        offsets = place[None, :] * CHUNK + place[:, None]
+    else:
+        offsets = place[:, None] * CHUNK + place[None, :]
+    if PRECISION == "split":
+        return tl.load(tiles + index.to(tl.int64) * (2 * CHUNK * CHUNK) + offsets)
+    else:
+        return tl.load(tiles + index.to(tl.int64) * (CHUNK * CHUNK) + offsets)
+
+
+@triton.jit
+def columns_of(BANDS: tl.constexpr):
+    """Of a page, or a slice of one: those of each band."""
+    return tl.arange(0, BANDS)[:, None] * BAND + tl.arange(0, BAND)[None, :]
+
+
+@triton.jit
+def fade_at(index, fades, KEEP: tl.constexpr, CHUNK: tl.constexpr):
+    """What `prepare` says is kept, of the chunk that is this one of all."""
+    place = tl.arange(0, CHUNK)
+    if KEEP == "heads":
+        return tl.load(fades + index.to(tl.int64) * CHUNK + place)
+    else:
+        return place
+
+
+@triton.jit
+def whole_of(index, fades, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
+    """What is kept from start to end: until the last token; of features it is all that `fades` has."""
+    if KEEP == "heads":
+        return tl.load(fades + index.to(tl.int64) * CHUNK + CHUNK - 1)
+    else:
+        feature = tl.arange(0, SIZE)
+        return tl.load(fades + index.to(tl.int64) * FEATURES + feature, mask=feature < FEATURES, other=0.0)
