@@ -397,6 +397,7 @@ IN_JSON = {  # what is asked, and what must be among the answer
     "import model.pt --from transformer-xl --data words --dataset wt103 --set mem_len=6 --folder imported": {"run"},
     "ls": {"recipes", "corpora", "update rule"},
     "doctor": {"works", "problems", "self_test"},
+    "tune --forget": {"folder", "removed"},
 }
 
 

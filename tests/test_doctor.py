@@ -24,6 +24,7 @@ from palimpsest.kernels import (
     self_test,
     trust,
 )
+from palimpsest.kernels.fused import tuned
 from palimpsest.kernels.pages import FORMS
 from palimpsest.kernels.self_test import Trial
 
@@ -213,7 +214,25 @@ def test_a_gpu_is_told_with_its_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**34, 2**35))
     said = {finding.name: finding.said for finding in examination.devices()}
     assert said["cuda:0"] == "A GPU; capability 9.0; 16.0 GiB free of 32.0 GiB"
+    assert not trust.HAS_TRITON or said["cuda:0, settings"].startswith("as shipped")
     assert torch.device("cuda", 0) in examination.here()
+
+
+@pytest.mark.skipif(not trust.HAS_TRITON, reason="needs Triton")
+def test_settings_that_were_found_by_tuning_are_told(monkeypatch, tmp_path):
+    gpu, entry = torch.device("cuda", 0), {"settings": {"warps": 4}}
+    properties = SimpleNamespace(name="A GPU", major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setenv("PALIMPSEST_CACHE", str(tmp_path))
+    file = trust.place_of("memory_scan", gpu).kept_in(tuned.SHELF)
+    file.parent.mkdir()
+    file.write_text(json.dumps({"problems": {"one": entry, "another": entry}}))
+    (told,) = examination.settings_on(gpu)
+    assert (told.verdict, told.said) == (Verdict.FINE, "found by tuning for 2 of memory_scan; else as shipped")
+    file.write_text("{")
+    (told,) = examination.settings_on(gpu)
+    assert (told.verdict, told.remedy) == (Verdict.WARNING, "palimpsest tune --forget")
+    assert "the shipped ones are used" in told.said
 
 
 def test_torch_compile_is_tried_if_asked_and_its_failure_is_a_warning(monkeypatch):

@@ -25,6 +25,7 @@ VERBS = {
     "import": "make a run of a checkpoint of one of the original toolkits",
     "ls": "list recipes, parts and corpora",
     "doctor": "say whether training will work on this machine, and what to do if not",
+    "tune": "find faster settings of the fused kernels on this GPU",
     "completion": "let your shell complete verbs, recipes, runs, flags and parts",
 }
 

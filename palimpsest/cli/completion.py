@@ -104,6 +104,12 @@ GRAMMARS = {
     "import": Grammar(options="Import"),
     "ls": Grammar(lambda current: ["all", "recipes", "parts", "corpora"], options="List"),
     "doctor": Grammar(flags=("--json", "--compile")),
+    "tune": Grammar(
+        lambda current: [*recipe_names(), *runs(current)],
+        ("--seconds", "--forget", "--json"),
+        spec="Recipe",
+        own=(("--seconds", lambda current: []),),
+    ),
     "completion": Grammar(lambda current: [*SCRIPTS]),
 }
 

@@ -136,6 +136,7 @@ def devices() -> Iterator[Finding]:
     yield Finding("cpu", facts, said)
     for number in range(torch.cuda.device_count()):
         yield gpu(torch.device("cuda", number))
+        yield from settings_on(torch.device("cuda", number))
     if shutil.which("nvidia-smi") and not torch.cuda.is_available():
         said = f"there is an NVIDIA driver, but torch {torch.__version__} cannot use it"
         remedy = "install a torch that is made for this driver's CUDA: pytorch.org/get-started"
@@ -156,6 +157,25 @@ def gpu(device: "torch.device") -> Finding:
     facts = {"name": found.name, "capability": f"{found.major}.{found.minor}", "free": free, "total": total}
     said = f"{found.name}; capability {facts['capability']}; {share(free, total)}"
     return Finding(str(device), facts, said, *shortage(free, "other programs may be using it; a smaller --batch helps"))
+
+
+def settings_on(device: "torch.device") -> Iterator[Finding]:
+    """Of the fused kernels, where there are any: whether they are those that are shipped."""
+    from ..kernels.fused.tuned import BROKEN, KERNELS, read
+    from ..kernels.trust import HAS_TRITON
+
+    if not HAS_TRITON:
+        return
+    name = f"{device}, settings"
+    try:
+        counts = {kernel: len(read(kernel, device)) for kernel in KERNELS}
+    except (*BROKEN, RuntimeError) as error:
+        said = f"those that were found by tuning cannot be read ({first_line(error)}); the shipped ones are used"
+        yield Finding(name, None, said, Verdict.WARNING, "palimpsest tune --forget")
+        return
+    found = ", ".join(f"{count} of {kernel}" for kernel, count in counts.items() if count)
+    said = f"found by tuning for {found}; else as shipped" if found else "as shipped; `palimpsest tune` may find faster"
+    yield Finding(name, counts, said)
 
 
 def here() -> "list[torch.device]":

@@ -45,9 +45,13 @@ class Place:
     @property
     def file(self) -> Path | None:
         """Where its verdict is kept; None where there is no cache."""
+        return self.kept_in("trust")
+
+    def kept_in(self, shelf: str) -> Path | None:
+        """Where something about it is kept."""
         name = sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
         try:
-            return cache() / "trust" / f"{self.kernel}-{name}.json"
+            return cache() / shelf / f"{self.kernel}-{name}.json"
         except UserError:  # the core does without the library that finds it
             return None
 

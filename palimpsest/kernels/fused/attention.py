@@ -16,6 +16,7 @@ from . import attention_kernels as kernels
 from .features import holding
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, product_dtype, room_of
 from .operation import Operation
+from .tuned import tuned
 
 WIDEST = 256  # of a head's keys and values
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -136,7 +137,7 @@ class Problem:
     def __init__(self, known: dict, *inputs):
         queries, keys, values, places, table, bias, mask, vector_keys, vector_values, empty, _, *about = inputs
         self.known, (self.reach, self.dropout, numbers) = known, about
-        self.settings = Settings.of(numbers)
+        self.settings = tuned("relative_attention", inputs, Settings.of(numbers))
         rows, self.length, heads, self.key = queries.shape
         self.slots, self.value, self.dtype = keys.shape[1], values.shape[-1], queries.dtype
         self.vectors = 0 if vector_keys is None else vector_keys.shape[1]

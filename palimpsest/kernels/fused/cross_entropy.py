@@ -13,9 +13,11 @@ from torch import Tensor
 from ..trust import INTERPRETED
 from . import cross_entropy_kernels as kernels
 from .features import holding
-from .launching import AMPLE, Way, known_of, launch, layout_of, product_dtype, room_of
+from .launching import AMPLE, Way, known_of, launch, layout_of, once, product_dtype, room_of
 from .operation import Operation
+from .tuned import tuned
 
+NAME = "linear_cross_entropy"
 WIDEST = {torch.bfloat16: 512, torch.float16: 512, torch.float32: 256}  # hidden states, by the type of the products
 
 
@@ -106,7 +108,7 @@ class Problem:
         *tensors, self.z_loss, self.smoothing, dtype, numbers = inputs
         hidden, weight, bias, targets, order, count = tensors
         self.known = known_of((layout_of((*tensors, *others)), dtype, tuple(numbers)))
-        self.settings = Settings.of(numbers)
+        self.settings = once(self.known, "settings", lambda: tuned(NAME, inputs, Settings.of(numbers)))
         self.rows, self.width = hidden.shape
         self.tokens = len(weight)
         self.bias, self.targets = None if bias is None else bias.contiguous(), targets.contiguous()
@@ -211,4 +213,4 @@ def gradient_of_weight(p: Problem, grad: Tensor, partition: Tensor, weight: Tens
     return [*found, None][:2]
 
 
-linear_cross_entropy = Operation("linear_cross_entropy", INPUTS, forward, backward, results, learned=3, kept_from=1)
+linear_cross_entropy = Operation(NAME, INPUTS, forward, backward, results, learned=3, kept_from=1)

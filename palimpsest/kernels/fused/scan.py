@@ -17,6 +17,7 @@ from .decode import decode, short
 from .features import holding
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
 from .operation import Operation
+from .tuned import tuned
 
 MOST = 256  # features, values
 BAND = kernels.BAND.value  # columns
@@ -466,6 +467,7 @@ def problem(known: dict, x: Inputs) -> Problem:
     )
     if x.counts and x.erase is not None:  # what a part does to a page that is erased it does not do to the sum of keys
         settings = replace(settings, parts=1)
+    settings = tuned("memory_scan", x, settings)
     return Problem(shape, look, keep, x.limit, x.shared, settings, PRECISIONS[x.queries.dtype], known)
 
 

@@ -1,0 +1,77 @@
+"""Kernels whose settings may be others than those that are shipped, and what these could be."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .fused import attention, cross_entropy, scan
+from .fused.features import holding
+from .fused.launching import processors_of
+from .fused.operation import Operation
+from .fused.tuned import numbers_of, trying
+
+WARPS, STAGES, TILES = (1, 2, 4, 8), (1, 2, 3), (16, 32, 64, 128)
+
+Choices = dict[str, list[int]]
+
+
+class Tunable(NamedTuple):
+    """A kernel whose settings may be others."""
+
+    operation: Operation
+    shipped: Callable[[Sequence], Any]  # settings, for such inputs
+    choices: Callable[[Sequence, Any], Choices]  # what each number of them could be
+
+
+def scan_shipped(inputs: Sequence) -> scan.Settings:
+    with trying("memory_scan", inputs, None):
+        return scan.problem({}, scan.Inputs(*inputs)).settings
+
+
+def scan_choices(inputs: Sequence, shipped: scan.Settings) -> Choices:
+    """No tile has more rows than those that are shipped, or 64: then other products would be used, which are wrong."""
+    size = holding(scan.Inputs(*inputs).values.shape[-1])
+    columns = [number for number in (16, 32) if number <= size]
+    return choices_of(shipped, columns=columns, gradient_columns=[*columns, shipped.gradient_columns])
+
+
+def attention_choices(inputs: Sequence, shipped: attention.Settings) -> Choices:
+    tiles = (32, 64) if inputs[0].dtype != torch.float32 else (16, 32)
+    return choices_of(shipped, tile=tiles, programs=programs_on(inputs[0].device))
+
+
+def cross_entropy_choices(inputs: Sequence, shipped: cross_entropy.Settings) -> Choices:
+    found = choices_of(shipped, rows=TILES, tokens=TILES, programs=programs_on(inputs[0].device))
+    if inputs[-2] == torch.float32:  # products of three TF32 products are not for larger tiles
+        numbers = numbers_of(shipped)
+        tiles = [name for name in found if name.endswith(("rows", "tokens"))]
+        found |= {name: [number for number in found[name] if number <= numbers[name]] for name in tiles}
+    return found
+
+
+def choices_of(shipped: Any, **known: Iterable[int]) -> Choices:
+    """By the end of a number's name; numbers of which nothing is known stay as they are."""
+    found = {}
+    for name, number in numbers_of(shipped).items():
+        last = name.rpartition(".")[-1]
+        kind = WARPS if last.endswith("warps") else STAGES if last.endswith("stages") else known.get(last, ())
+        found[name] = sorted({*kind, number})
+    return found
+
+
+def programs_on(device: torch.device) -> list[int]:
+    return [share * processors_of(device) for share in (2, 4, 8)]
+
+
+TUNABLE = {
+    "memory_scan": Tunable(scan.memory_scan, scan_shipped, scan_choices),
+    "relative_attention": Tunable(
+        attention.relative_attention, lambda inputs: attention.Settings.of(inputs[-1]), attention_choices
+    ),
+    "linear_cross_entropy": Tunable(
+        cross_entropy.linear_cross_entropy,
+        lambda inputs: cross_entropy.Settings.of(inputs[-1]),
+        cross_entropy_choices,
+    ),
+}
