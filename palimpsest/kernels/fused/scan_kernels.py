@@ -234,7 +234,7 @@ def by_page_of(
     pages, of_pages, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
     COLUMNS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What keeping a page is worth: its overlap with the gradient of the page after the chunk, of each feature or all."""
+    """What keeping a page is worth: its overlap with the gradient of the page after it, of each feature or of all."""
     BANDS: tl.constexpr = COLUMNS // BAND
     if KEEP == "features":
         feature = tl.arange(0, SIZE)[None, :]
