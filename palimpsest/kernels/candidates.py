@@ -11,7 +11,7 @@ from .fused.launching import processors_of
 from .fused.operation import Operation
 from .fused.tuned import numbers_of, trying
 
-WARPS, STAGES, TILES = (1, 2, 4, 8), (1, 2, 3), (16, 32, 64, 128)
+WARPS, STAGES, TILES = (1, 2, 4, 8), (1, 2, 3, 4), (16, 32, 64, 128)
 
 Choices = dict[str, list[int]]
 
@@ -30,10 +30,10 @@ def scan_shipped(inputs: Sequence) -> scan.Settings:
 
 
 def scan_choices(inputs: Sequence, shipped: scan.Settings) -> Choices:
-    """No tile has more rows than those that are shipped, or 64: then other products would be used, which are wrong."""
+    """Columns are whole bands of a page, so that no product has more rows than one, whatever they are."""
     size = holding(scan.Inputs(*inputs).values.shape[-1])
-    columns = [number for number in (16, 32) if number <= size]
-    return choices_of(shipped, columns=columns, gradient_columns=[*columns, shipped.gradient_columns])
+    columns = [number for number in (16, 32, 64) if number <= size]
+    return choices_of(shipped, columns=columns, gradient_columns=columns)
 
 
 def attention_choices(inputs: Sequence, shipped: attention.Settings) -> Choices:

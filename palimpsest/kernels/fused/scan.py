@@ -85,9 +85,10 @@ def settings_for(
     small, wide, size = max(features, values) <= 64, features > 128, holding(values)
     made, many = map in PRODUCTS, many_made(map, features)
     chunk = 16 if many or (keep == "features" and wide) else 32
-    # a warp has a band by itself; but where features are made by products, all of them make those for one band
-    columns = BAND if made else min(size, 64)
-    warps = (8 if wide else 4) if made else columns // BAND
+    # a warp has a band by itself; but where there are too many features for one, or all make them by products, they
+    # have one together
+    columns = BAND if made or wide else min(size, 64)
+    warps = 8 if made and wide else 4 if made or wide else columns // BAND
     parts = 1
     if lines * triton.cdiv(values, min(columns, 32)) < processors:
         # what a part does to a page is as much work again, so that parts pay only where processors would be idle
@@ -97,13 +98,13 @@ def settings_for(
         columns, warps = 32, 2
     if many:
         return Settings(chunk, columns, min(size, 32), 8, 4, warps, warps, stages=1, parts=parts)
-    prepare_warps = 1 if keep == "all" else 2
+    prepare_warps = 1 if keep == "all" and not wide else 2
     if keep == "features":  # what is kept of them fills registers and shared memory
         cut = min(size, 64), 4 if small or size == 16 else 8
         return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages=2, parts=parts)
     thin = size == 16 and features < 128
     few = not made and (thin or (small and keep == "all"))
-    cut = min(size, 32 if small else 64), 8 if wide else 2 if few else 4
+    cut = min(size, 32 if small or wide else 64), 8 if wide else 2 if few else 4
     stages = 2 if wide and room < AMPLE else 4 if small and room >= AMPLE else 3
     gradient_stages = 3 if small == erases and not wide and room >= AMPLE else 2
     return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages, gradient_stages, parts)
