@@ -40,6 +40,7 @@ def there_and_back(
     FEATURES: tl.constexpr,
     SIZE: tl.constexpr,
     WIDE: tl.constexpr,
+    APART: tl.constexpr,
     C: tl.constexpr,
 ):
     token = tl.arange(0, C)
@@ -50,11 +51,13 @@ def there_and_back(
     made = on_chip.features(rows, inside, stride, matrix, LOOK, WIDTH, FEATURES, SIZE)
     tl.store(mapped + here, made)
     wanted = tl.load(gradient + here)
-    found = on_chip.raw_gradient(wanted, rows, inside, stride, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE)
+    found = on_chip.raw_gradient(wanted, rows, inside, stride, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, APART)
     tl.store(back + there, found)
 
 
-def on_chip_of(feature_map: FeatureMap, scale: KeyScale, raw: Tensor, gradient: Tensor, exact: bool):
+def on_chip_of(
+    feature_map: FeatureMap, scale: KeyScale, raw: Tensor, gradient: Tensor, exact: bool, apart: bool = True
+):
     """Features and the raw numbers' gradient in a tile with poison around the tokens, and in what is returned."""
     width, features = raw.shape[-1], gradient.shape[-1]
     size: Any = on_chip.holding(features)
@@ -80,6 +83,7 @@ def on_chip_of(feature_map: FeatureMap, scale: KeyScale, raw: Tensor, gradient: 
         "FEATURES": features,
         "SIZE": size,
         "WIDE": wide,
+        "APART": apart,
         "C": TILE,
     }
     there_and_back[(1,)](tile, matrix, mapped, gradients, back, TOKENS, 2, **choices)
@@ -93,13 +97,15 @@ def some_raw(width: int, dtype: torch.dtype) -> Tensor:
     return raw.to(dtype)
 
 
-def agrees(feature_map: FeatureMap, scale: KeyScale, width: int, dtype: torch.dtype, exact: bool) -> None:
+def agrees(
+    feature_map: FeatureMap, scale: KeyScale, width: int, dtype: torch.dtype, exact: bool, apart: bool = True
+) -> None:
     raw = some_raw(width, dtype)
     exactly = raw.double().requires_grad_()
     expected = scale(feature_map.build(width).double()(exactly))
     gradient = torch.randn(expected.shape)
     (exact_gradient,) = torch.autograd.grad(expected, exactly, gradient.double())
-    mapped, back = on_chip_of(feature_map, scale, raw, gradient, exact)
+    mapped, back = on_chip_of(feature_map, scale, raw, gradient, exact, apart)
     for found, wanted, what in ((mapped, expected.detach(), "features"), (back, exact_gradient, "gradient")):
         inside = torch.zeros(found.shape, dtype=torch.bool)
         inside[:TOKENS, : wanted.shape[-1]] = True
@@ -111,6 +117,11 @@ def agrees(feature_map: FeatureMap, scale: KeyScale, width: int, dtype: torch.dt
 @pytest.mark.parametrize(("feature_map", "scale"), SENTENCES, ids=NAMES)
 def test_features_and_their_gradient_are_those_of_the_parts(feature_map, scale, width):
     agrees(feature_map, scale, width, torch.float32, exact=True)
+
+
+@pytest.mark.parametrize("feature_map", [DPFP(3), Favor(directions=24)], ids=str)
+def test_warps_with_tokens_of_their_own_find_the_same_gradient(feature_map):
+    agrees(feature_map, SumToOne(), 12, torch.float32, exact=True, apart=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -178,7 +178,7 @@ def test_results_may_differ_by_what_the_coarsest_type_loses():
     assert call.allowed == tuning.ALLOWED[HALF]  # of its products
 
 
-def test_no_tile_of_the_scan_reaches_64_rows_unless_it_is_shipped_so():
+def test_the_scan_is_offered_whole_bands_and_no_more_columns_than_there_are():
     for dtype in (torch.float32, HALF):
         for width in (16, 64):
             with noting() as calls:
@@ -186,9 +186,9 @@ def test_no_tile_of_the_scan_reaches_64_rows_unless_it_is_shipped_so():
             (call,) = calls.values()
             shipped = candidates.scan_shipped(call.inputs)
             choices = candidates.scan_choices(call.inputs, shipped)
-            assert max(choices["columns"]) <= 32
             assert choices["chunk"] == [shipped.chunk]
-            assert max(choices["gradient_columns"]) <= max(32, shipped.gradient_columns)
+            for name in ("columns", "gradient_columns"):
+                assert all(number % 16 == 0 and number <= width for number in choices[name])
 
 
 def settings_in_use(call):

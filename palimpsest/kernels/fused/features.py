@@ -97,8 +97,12 @@ def raw_gradient(
     FEATURES: tl.constexpr,
     SIZE: tl.constexpr,
     WIDE: tl.constexpr,
+    APART: tl.constexpr,
 ):
-    """The features' gradient, float32 [tokens, SIZE] -> that of the raw numbers, [tokens, WIDE], with zeros beyond."""
+    """The features' gradient, float32 [tokens, SIZE] -> that of the raw numbers, [tokens, WIDE], with zeros beyond.
+
+    APART: whether the warps have features apart from each other, and not tokens.
+    """
     MAP: tl.constexpr = LOOK[0]
     SCALE: tl.constexpr = LOOK[1]
     NU: tl.constexpr = LOOK[2]
@@ -114,15 +118,21 @@ def raw_gradient(
         inner = unscaled(gradient, one * other, inside, SCALE, FLOOR)
         first = halves(number, feature, 0, WIDTH, FEATURES, NU)
         second = halves(number, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
-        outer = picked(in_shares(tl.where(one > 0, inner * other, 0.0)), shares_of_rows(first), EXACT)
-        outer += picked(in_shares(tl.where(other > 0, inner * one, 0.0)), shares_of_rows(second), EXACT)
-        outer = tl.sum(outer, axis=0)
+        of_one, of_other = tl.where(one > 0, inner * other, 0.0), tl.where(other > 0, inner * one, 0.0)
+        if APART:
+            outer = picked(in_shares(of_one), shares_of_rows(first), EXACT)
+            outer = tl.sum(outer + picked(in_shares(of_other), shares_of_rows(second), EXACT), axis=0)
+        else:
+            outer = picked(of_one, first, EXACT) + picked(of_other, second, EXACT)
     elif MAP == "Favor":
         powers = exponentials(raw, matrix, WIDTH, FEATURES, SIZE, FACTOR, EXACT)
         mapped = tl.where(exist, powers + EPSILON * FEATURES**-0.5, 0.0)
         inner = tl.where(exist, unscaled(gradient, mapped, inside, SCALE, FLOOR) * powers, 0.0)
-        rows = shares_of_rows(directions(matrix, number, feature, WIDTH, FEATURES))
-        outer = tl.sum(product(in_shares(inner), rows, precision(EXACT)), axis=0)
+        rows = directions(matrix, number, feature, WIDTH, FEATURES)
+        if APART:
+            outer = tl.sum(product(in_shares(inner), shares_of_rows(rows), precision(EXACT)), axis=0)
+        else:
+            outer = product(inner, rows, precision(EXACT))
         outer = (outer - raw.to(tl.float32) * FACTOR * tl.sum(inner, axis=1)[:, None]) * FACTOR
     else:
         raw = raw.to(tl.float32)

@@ -103,7 +103,7 @@ def settings_for(
         cut = min(size, 64), 4 if small or size == 16 else 8
         return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages=2, parts=parts)
     thin = size == 16 and features < 128
-    few = not made and (thin or (small and keep == "all"))
+    few = (thin or (small and keep == "all")) and not (made and erases)  # sums leave a warp room for all features
     cut = min(size, 32 if small or wide else 64), 8 if wide else 2 if few else 4
     stages = 2 if wide and room < AMPLE else 4 if small and room >= AMPLE else 3
     gradient_stages = 3 if small == erases and not wide and room >= AMPLE else 2

@@ -456,9 +456,9 @@ def gradients_kernel(
     wide = tl.arange(0, WIDE)
     on_raw = inside[:, None] & (wide < WIDTH)[None, :]
     offsets = place[:, None] * (heads * WIDTH) + wide[None, :]
-    found = back(of_q, q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK)
+    found = back(of_q, q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK, ERASE)
     tl.store(of_queries + token * WIDTH + offsets, found.to(of_queries.dtype.element_ty), mask=on_raw)
-    found = back(of_k, k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK)
+    found = back(of_k, k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK, ERASE)
     tl.store(of_keys + token * WIDTH + offsets, found.to(of_keys.dtype.element_ty), mask=on_raw)
     if ERASE:
         if (

@@ -42,11 +42,11 @@ def look(
 def back(
     gradient, base, step, inside, matrix,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr,
-    CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """The gradient of raw numbers from that of their features."""
     rows = base + tl.arange(0, CHUNK) * step
-    return raw_gradient(gradient, rows, inside, 1, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE)
+    return raw_gradient(gradient, rows, inside, 1, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, APART)
 
 
 @triton.jit
