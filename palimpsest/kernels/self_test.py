@@ -209,8 +209,8 @@ def scans() -> Iterator[Case]:
     }
     for rule, inputs in given.items():
         yield Case("memory_scan", rule, BACKENDS, inputs, scan, plain="chunked")
-    column = torch.rand(ROWS, HEADS, WIDE, 1, generator=chance)
-    counted = wide | {"log_keep": wiped, "write": delta["write"], "column": column}
+    column = torch.rand(ROWS, HEADS, FEATURES, 1, generator=chance)
+    counted = narrow | {"log_keep": wiped, "write": delta["write"], "column": column}
     yield Case("memory_scan", "GatedSum, raw and counted", BACKENDS, counted, scan_counted, plain="chunked")
     raw = narrow | {"erase": torch.randn(few, generator=chance)}
     yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
