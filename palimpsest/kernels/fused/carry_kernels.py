@@ -21,10 +21,10 @@ from .tiles import (
     fade_at,
     first_of,
     gate_of,
-    halves,
     load_tile,
     look,
     seen_of,
+    split_into,
     tile_of,
     whole_of,
 )
@@ -36,7 +36,7 @@ def look_for_bands(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
     ALONE: tl.constexpr,
 ):  # fmt: skip
-    """The same as [1, CHUNK, SIZE], unless a band is alone."""
+    """The features of a chunk's tokens as [1, CHUNK, SIZE], unless a band is alone."""
     if LOOK[0] == "Identity" and LOOK[1] == "Unscaled":
         return tile_for_bands(base, step, inside, FEATURES, SIZE, CHUNK, ALONE)
     elif ALONE:
@@ -47,7 +47,7 @@ def look_for_bands(
 
 @triton.jit
 def tile_for_bands(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr, ALONE: tl.constexpr):
-    """The same as [1, CHUNK, SIZE]: read so from the start, it goes from shared memory straight into products."""
+    """Numbers as [1, CHUNK, SIZE]: read so from the start, they go from shared memory straight into products."""
     if ALONE:
         return tile_of(base, step, inside, count, SIZE, CHUNK)
     else:
@@ -109,7 +109,7 @@ def times_dimmed(
     left, tiles, index, ALONE: tl.constexpr, TURNED: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None,
 ):  # fmt: skip
-    """Bands times what was stored so, [CHUNK, SIZE], or its transpose."""
+    """Bands times features that `prepare` dimmed, [CHUNK, SIZE], or their transpose."""
     base = tiles + index.to(tl.int64) * (CHUNK * FEATURES)
     if PRECISION == "split":
         base += index.to(tl.int64) * (CHUNK * FEATURES)
@@ -130,7 +130,7 @@ def times_dimmed(
 def left_of_page(
     page, index, kept_in, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr
 ):
-    """At the end of a chunk."""
+    """What is kept of it until the end of a chunk."""
     if KEEP == "features":
         return page * whole_of(index, kept_in, KEEP, FEATURES, SIZE, CHUNK)[None, None, :]
     elif KEEP == "heads":
@@ -143,8 +143,8 @@ def left_of_page(
 def load_for_bands(
     tiles, index, ALONE: tl.constexpr, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """The same as [1, CHUNK, CHUNK], unless a band is alone."""
-    HALVES: tl.constexpr = halves(PRECISION)
+    """A stored tile as [1, CHUNK, CHUNK], unless a band is alone; without what bfloat16 lost of it."""
+    HALVES: tl.constexpr = split_into(PRECISION)
     base = tiles + index.to(tl.int64) * (HALVES * CHUNK * CHUNK)
     one, other = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, CHUNK)[None, None, :]
     if ALONE:
@@ -264,7 +264,7 @@ def carry_kernel(
     backward needs is saved if asked for, before the page is changed: there is no room for two of them.
     """
     BANDS: tl.constexpr = COLUMNS // BAND
-    HALVES: tl.constexpr = halves(FINE)
+    HALVES: tl.constexpr = split_into(FINE)
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     FULL: tl.constexpr = READS and PAGE % COLUMNS == 0 and PAGE == VALUES
     TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else tl.constexpr(0)
@@ -290,17 +290,9 @@ def carry_kernel(
         kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
         v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
         k = look_for_bands(
-            first_of(keys, row, head, first, k_b, k_t, k_h),
-            k_t,
-            inside,
-            matrix,
-            LOOK,
-            WIDTH,
-            FEATURES,
-            SIZE,
-            CHUNK,
-            ALONE,
-        )
+            first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
+            LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
+        )  # fmt: skip
         if ERASE:
             recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
             recall = faded(recall, kept, KEEP)
@@ -373,7 +365,7 @@ def carry_back_kernel(
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
     BANDS: tl.constexpr = COLUMNS // BAND
-    HALVES: tl.constexpr = halves(FINE)
+    HALVES: tl.constexpr = split_into(FINE)
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     FULL: tl.constexpr = PAGE % COLUMNS == 0 and PAGE == VALUES
     program = tl.program_id(0)
@@ -418,35 +410,16 @@ def carry_back_kernel(
             else:
                 of_value = times_tile(of_notes, writing, index, ALONE, False, CHUNK, FINE)
         q = look_for_bands(
-            first_of(queries, row, head, first, q_b, q_t, q_h),
-            q_t,
-            inside,
-            matrix,
-            LOOK,
-            WIDTH,
-            FEATURES,
-            SIZE,
-            CHUNK,
-            ALONE,
-        )
+            first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
+            LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
+        )  # fmt: skip
         page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
         page = written(
             page, faded(coming, kept, KEEP), q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE
         )
         if ERASE:
-            page = written(
-                page,
-                -faded(erased, kept, KEEP),
-                k,
-                dimmed_in,
-                index * 3 + KEYS,
-                ALONE,
-                KEEP,
-                FEATURES,
-                SIZE,
-                CHUNK,
-                FINE,
-            )
+            erased = -faded(erased, kept, KEEP)
+            page = written(page, erased, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
             if SAVES:
                 token = (row * length + first).to(tl.int64) * heads + head
                 here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)

@@ -11,6 +11,8 @@ import triton.language as tl
 from .elementary import exp, relu, sigmoid
 from .products import eight_bits, product
 
+SHARE = tl.constexpr(32)  # features that a warp sums by itself
+
 
 @triton.constexpr_function
 def holding(count):
@@ -120,8 +122,8 @@ def raw_gradient(
         second = halves(number, feature, feature // (2 * WIDTH) + 1, WIDTH, FEATURES, NU)
         of_one, of_other = tl.where(one > 0, inner * other, 0.0), tl.where(other > 0, inner * one, 0.0)
         if APART:
-            outer = picked(in_shares(of_one), shares_of_rows(first), EXACT)
-            outer = tl.sum(outer + picked(in_shares(of_other), shares_of_rows(second), EXACT), axis=0)
+            outer = picked(in_shares(of_one, SHARE), shares_of_rows(first, SHARE), EXACT)
+            outer = tl.sum(outer + picked(in_shares(of_other, SHARE), shares_of_rows(second, SHARE), EXACT), axis=0)
         else:
             outer = picked(of_one, first, EXACT) + picked(of_other, second, EXACT)
     elif MAP == "Favor":
@@ -130,7 +132,7 @@ def raw_gradient(
         inner = tl.where(exist, unscaled(gradient, mapped, inside, SCALE, FLOOR) * powers, 0.0)
         rows = directions(matrix, number, feature, WIDTH, FEATURES)
         if APART:
-            outer = tl.sum(product(in_shares(inner), shares_of_rows(rows), precision(EXACT)), axis=0)
+            outer = tl.sum(product(in_shares(inner, SHARE), shares_of_rows(rows, SHARE), precision(EXACT)), axis=0)
         else:
             outer = product(inner, rows, precision(EXACT))
         outer = (outer - raw.to(tl.float32) * FACTOR * tl.sum(inner, axis=1)[:, None]) * FACTOR
@@ -142,26 +144,26 @@ def raw_gradient(
 
 
 @triton.constexpr_function
-def shares(count):
-    """In how many parts so many features are summed: each warp those that it has made."""
-    return max(1, count // 32)
+def shares(count, share):
+    return max(1, count // share)
 
 
 @triton.jit
-def in_shares(x):
-    """[tokens, features] -> [shares, tokens, features of a share].
+def in_shares(x, MOST: tl.constexpr):
+    """[tokens, features] -> [shares, tokens, features of a share], which are so many at most.
 
-    A product over all features has few columns, and Triton would lay out all warps one below the other for its sake, in
-    every product before it: each would make all features. A product of shares is a batch, and leaves the others alone.
+    Triton lays out the warps of products that follow from each other in one way, and for one with few columns, as one
+    over all features has, it is one below the other: each would make all features of its tokens, more than registers
+    hold. A product of shares is a batch; it has a layout of its own, and leaves the others theirs.
     """
-    SHARES: tl.constexpr = shares(x.shape[1])
+    SHARES: tl.constexpr = shares(x.shape[1], MOST)
     return tl.permute(tl.reshape(x, (x.shape[0], SHARES, x.shape[1] // SHARES)), (1, 0, 2))
 
 
 @triton.jit
-def shares_of_rows(x):
+def shares_of_rows(x, MOST: tl.constexpr):
     """[features, …] -> [shares, features of a share, …]"""
-    SHARES: tl.constexpr = shares(x.shape[0])
+    SHARES: tl.constexpr = shares(x.shape[0], MOST)
     return tl.reshape(x, (SHARES, x.shape[0] // SHARES, x.shape[1]))
 
 

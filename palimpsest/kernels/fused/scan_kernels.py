@@ -29,6 +29,7 @@ from .chunk import (
     towards_middle,
 )
 from .elementary import exp
+from .features import in_shares
 from .products import product
 from .tiles import (
     BAND,
@@ -40,11 +41,11 @@ from .tiles import (
     fade_at,
     first_of,
     gate_of,
-    halves,
     load_tile,
     look,
     seen_of,
     slope_of,
+    split_into,
     store_tile,
     tile_of,
     whole_of,
@@ -96,20 +97,6 @@ def dimmed(x, kept, KEEP: tl.constexpr):
         return x * kept[:, None]
     elif KEEP == "features":
         return x * kept
-    else:
-        return x
-
-
-@triton.jit
-def in_shares(x, SHARES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr):
-    """Many features that were made by products, as [shares, CHUNK, SHARE], if asked to.
-
-    Triton lays out the warps of products that follow from each other in one way, and for a square one, as that of
-    queries and keys is, it is one below the other: each would make all features of the tokens, more than its registers
-    hold. A product of shares has a layout of its own, and leaves the others theirs.
-    """
-    if SHARES:
-        return tl.permute(tl.reshape(x, (CHUNK, SIZE // SHARE, SHARE)), (1, 0, 2))
     else:
         return x
 
@@ -187,8 +174,8 @@ def prepare_kernel(
             store_dimmed(dimmed_out, program * 3 + KEYS_LEFT, k * until, feature, FEATURES, CHUNK, FINE)
             seen, recalled = overlaps_by_feature(seen, recalled, q, k, logs, CHUNK, LEVELS, FINE)
     else:
-        q = in_shares(q, SHARES, SIZE, CHUNK)
-        k = in_shares(k, SHARES, SIZE, CHUNK)
+        if SHARES:  # for a square product warps would be laid one below the other, and each make all features
+            q, k = in_shares(q, SHARE), in_shares(k, SHARE)
         seen = seen_of(q, k, CHUNK, FINE)
         if ERASE:
             recalled = seen_of(k, k, CHUNK, FINE)
@@ -271,7 +258,7 @@ def gradients_kernel(
     LOOKED: tl.constexpr, READY: tl.constexpr, STAGES: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """Gradients are written as contiguous tensors of the shape of what they are of."""
-    HALVES: tl.constexpr = halves(FINE)
+    HALVES: tl.constexpr = split_into(FINE)
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
     place, feature, first = tl.arange(0, CHUNK), tl.arange(0, SIZE), chunk * CHUNK

@@ -13,8 +13,8 @@ QUERIES, KEYS, KEYS_LEFT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # 
 
 
 @triton.constexpr_function
-def halves(precision):
-    """Tensors that hold what products are made of, where they are split: what bfloat16 keeps, and what it loses."""
+def split_into(precision):
+    """Into how many numbers one is that will be multiplied so: what bfloat16 keeps of it, and what it loses."""
     return 2 if precision == "split" else 1
 
 
