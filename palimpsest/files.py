@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,6 +27,11 @@ def cache() -> Path:
     except ModuleNotFoundError:
         raise UserError("finding the cache folder needs platformdirs: pip install it or set PALIMPSEST_CACHE") from None
     return user_cache_path("palimpsest")
+
+
+def sources_of(folder: Path) -> str:
+    """A digest of all Python in a folder: what was made by one program is not for another."""
+    return sha256(b"".join(file.read_bytes() for file in sorted(folder.rglob("*.py")))).hexdigest()[:16]
 
 
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:

@@ -199,6 +199,20 @@ def test_no_gradient_comes_from_the_state_after_a_compiled_pass(part, monkeypatc
     assert not any(leaf.requires_grad for leaf in leaves(state))
 
 
+def test_graphs_that_torch_keeps_are_for_one_version_of_our_kernels_alone(monkeypatch, tmp_path):
+    import torch.compiler.config as keys
+
+    monkeypatch.setattr(keys, "cache_key_tag", "a user's own, ")
+    monkeypatch.setattr(compilation, "PALIMPSEST", tmp_path)
+    found = []
+    for line in ("chunk = 16", "chunk = 16", "chunk = 32"):
+        (tmp_path / "kernel.py").write_text(line)
+        compilation.compiled(torch.sin)
+        found.append(keys.cache_key_tag)
+    assert found[0] == found[1] != found[2]
+    assert all(tag.startswith("a user's own, ") for tag in found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mixer", OURS, ids=lambda part: part.__name__)
 def test_a_mixer_is_compiled_without_a_break_or_refused_in_a_line(mixer, monkeypatch):

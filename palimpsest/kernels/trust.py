@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
-from ..files import cache, write_atomically
+from ..files import cache, sources_of, write_atomically
 from ..version import __version__
 
 HAS_TRITON = find_spec("triton") is not None
@@ -133,8 +133,8 @@ def complaints(trials: Iterable[Any]) -> str:
 def place_of(kernel: str, device: torch.device) -> Place:
     properties = torch.cuda.get_device_properties(device)
     capability = f"{properties.major}.{properties.minor}"
-    sources = sha256(b"".join(file.read_bytes() for file in sorted(FUSED.glob("*.py")))).hexdigest()[:16]
-    return Place(kernel, properties.name, capability, torch.__version__, triton_version(), __version__, sources)
+    about = properties.name, capability, torch.__version__, triton_version(), __version__
+    return Place(kernel, *about, sources_of(FUSED))
 
 
 def triton_version() -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,10 +10,12 @@ from torch import nn
 
 from ..batch import Batch
 from ..errors import UserError
+from ..files import sources_of
 from ..spec import Spec
 from ..state import State, detach, rows_of
 from .hooks import hooks
 
+PALIMPSEST = Path(__file__).parents[1]
 VERSIONS = 64  # of one function, for other shapes and other kinds of layers
 
 Pass = Callable[..., tuple[torch.Tensor, State]]  # of a batch and the state before it
@@ -65,8 +68,12 @@ def detaching(run: Pass) -> Pass:
 def compiled(function: Callable) -> Callable:
     import torch._dynamo  # a second or two, which only those who compile have to wait
     import torch._inductor.config
+    import torch.compiler.config
 
     torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
+    # graphs that torch keeps on the disk know the shapes of all that our kernels leave for backward
+    tags, sources = torch.compiler.config.cache_key_tag, sources_of(PALIMPSEST)
+    torch.compiler.config.cache_key_tag = tags if tags.endswith(sources) else tags + sources
     # gradients of a norm's input and weights in one pass take an H200 longer than in two
     known = hasattr(torch._inductor.config.triton, "mix_order_reduction")
     options: dict[str, Any] | None = {"triton.mix_order_reduction": False} if known else None
