@@ -36,7 +36,11 @@ class Case:
         chance = torch.Generator().manual_seed(0)
         shapes = {"hidden": (self.rows, self.width), "weight": (self.tokens, self.width)}
         shapes |= {"bias": (self.tokens,)} if self.bias else {}
-        return {name: torch.randn(shape, generator=chance, dtype=torch.float64) for name, shape in shapes.items()}
+        drawn = {name: torch.randn(shape, generator=chance, dtype=torch.float64) for name, shape in shapes.items()}
+        # logits of a few units, however wide: of one of 40 float32 knows 4e-6, and how much of that is lost depends on
+        # the order in which a processor adds
+        drawn["hidden"] *= min(1.0, 4 * self.width**-0.5)
+        return drawn
 
     def targets(self) -> Tensor:
         return torch.randint(self.tokens, (self.rows,), generator=torch.Generator().manual_seed(1))
