@@ -145,6 +145,7 @@ def test_calls_are_noted_once_of_each_kind_and_do_what_they_always_do():
     assert len(calls) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
 @pytest.mark.parametrize("kernel", ASKED)
 def test_every_number_that_could_be_proposed_gives_the_same(kernel, dtype):
