@@ -207,7 +207,7 @@ def test_graphs_that_torch_keeps_are_for_one_version_of_our_kernels_alone(monkey
     found = []
     for line in ("chunk = 16", "chunk = 16", "chunk = 32"):
         (tmp_path / "kernel.py").write_text(line)
-        compilation.compiled(torch.sin)
+        compilation.prepared(torch.nn.Identity(), torch.sin)
         found.append(keys.cache_key_tag)
     assert found[0] == found[1] != found[2]
     assert all(tag.startswith("a user's own, ") for tag in found)

@@ -68,16 +68,20 @@ def detaching(run: Pass) -> Pass:
 def compiled(function: Callable) -> Callable:
     import torch._dynamo  # a second or two, which only those who compile have to wait
     import torch._inductor.config
-    import torch.compiler.config
 
     torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
-    # graphs that torch keeps on the disk know the shapes of all that our kernels leave for backward
-    tags, sources = torch.compiler.config.cache_key_tag, sources_of(PALIMPSEST)
-    torch.compiler.config.cache_key_tag = tags if tags.endswith(sources) else tags + sources
     # gradients of a norm's input and weights in one pass take an H200 longer than in two
     known = hasattr(torch._inductor.config.triton, "mix_order_reduction")
     options: dict[str, Any] | None = {"triton.mix_order_reduction": False} if known else None
     return torch.compile(function, fullgraph=True, dynamic=False, options=options)
+
+
+def keep_for_these_sources() -> None:
+    """Graphs that torch keeps on the disk know the shapes of all that our kernels leave for backward."""
+    import torch.compiler.config
+
+    tags, sources = torch.compiler.config.cache_key_tag, sources_of(PALIMPSEST)
+    torch.compiler.config.cache_key_tag = tags if tags.endswith(sources) else tags + sources
 
 
 def prepared(model: nn.Module, run: Pass) -> Pass:
@@ -88,6 +92,7 @@ def prepared(model: nn.Module, run: Pass) -> Pass:
     """
     from torch._dynamo.exc import Unsupported
 
+    keep_for_these_sources()
     shapes, tried = hooks(model, "shape"), False
 
     def ready(batch: Batch, state: State) -> tuple[torch.Tensor, State]:

@@ -24,6 +24,7 @@ from .tiles import (
     load_tile,
     look,
     seen_of,
+    split,
     split_into,
     tile_of,
     whole_of,
@@ -110,9 +111,7 @@ def times_dimmed(
     CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None,
 ):  # fmt: skip
     """Bands times features that `prepare` dimmed, [CHUNK, SIZE], or their transpose."""
-    base = tiles + index.to(tl.int64) * (CHUNK * FEATURES)
-    if PRECISION == "split":
-        base += index.to(tl.int64) * (CHUNK * FEATURES)
+    base = tiles + index.to(tl.int64) * (split_into(PRECISION) * CHUNK * FEATURES)
     every = tl.arange(0, CHUNK) < CHUNK
     tile = tile_for_bands(base, FEATURES, every, FEATURES, SIZE, CHUNK, ALONE)
     if TURNED:
@@ -216,9 +215,9 @@ def store_for_products(base, offsets, bands, here, VALUES: tl.constexpr, PRECISI
     Both are multiplied as they lie there: nothing else is as quick to come out of shared memory.
     """
     if PRECISION == "split":
-        high = bands.to(tl.bfloat16)
+        high, lost = split(bands)
         tl.store(base + offsets, as_tokens(high), mask=here)
-        tl.store(base + VALUES + offsets, as_tokens((bands - high.to(tl.float32)).to(tl.bfloat16)), mask=here)
+        tl.store(base + VALUES + offsets, as_tokens(lost), mask=here)
     else:
         tl.store(base + offsets, as_tokens(bands), mask=here)
 

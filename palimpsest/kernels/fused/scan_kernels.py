@@ -45,6 +45,7 @@ from .tiles import (
     look,
     seen_of,
     slope_of,
+    split,
     split_into,
     store_tile,
     tile_of,
@@ -106,13 +107,13 @@ def store_dimmed(tiles, index, tile, feature, FEATURES: tl.constexpr, CHUNK: tl.
     """Some features of queries or keys, as much as is kept of them; split as other tiles are."""
     offsets = tl.arange(0, CHUNK)[:, None] * FEATURES + feature[None, :]
     there = (feature < FEATURES)[None, :]
+    at = tiles + index.to(tl.int64) * (split_into(PRECISION) * CHUNK * FEATURES) + offsets
     if PRECISION == "split":
-        base = tiles + index.to(tl.int64) * (2 * CHUNK * FEATURES)
-        high = tile.to(tl.bfloat16)
-        tl.store(base + offsets, high, mask=there)
-        tl.store(base + CHUNK * FEATURES + offsets, (tile - high.to(tl.float32)).to(tl.bfloat16), mask=there)
+        high, lost = split(tile)
+        tl.store(at, high, mask=there)
+        tl.store(at + CHUNK * FEATURES, lost, mask=there)
     else:
-        tl.store(tiles + index.to(tl.int64) * (CHUNK * FEATURES) + offsets, tile, mask=there)
+        tl.store(at, tile, mask=there)
 
 
 @triton.jit

@@ -19,6 +19,13 @@ def split_into(precision):
 
 
 @triton.jit
+def split(x):
+    """What bfloat16 keeps of float32 numbers, and what it loses."""
+    high = x.to(tl.bfloat16)
+    return high, (x - high.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
 def first_of(pointer, row, head, token, s_b, s_t, s_h):
     """Where the numbers of a token begin. All else is an offset of 32 bits: pointers cost twice the registers."""
     return pointer + row.to(tl.int64) * s_b + head * s_h + token.to(tl.int64) * s_t
@@ -89,14 +96,14 @@ def seen_of(q, k, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
 def store_tile(tiles, index, tile, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     """A [CHUNK, CHUNK] for all programs of a head; where products are split, what bfloat16 keeps and what it loses."""
     place = tl.arange(0, CHUNK)
-    offsets = place[:, None] * CHUNK + place[None, :]
+    at = tiles + index.to(tl.int64) * (split_into(PRECISION) * CHUNK * CHUNK)
+    at += place[:, None] * CHUNK + place[None, :]
     if PRECISION == "split":
-        base = tiles + index.to(tl.int64) * (2 * CHUNK * CHUNK)
-        high = tile.to(tl.bfloat16)
-        tl.store(base + offsets, high)
-        tl.store(base + CHUNK * CHUNK + offsets, (tile - high.to(tl.float32)).to(tl.bfloat16))
+        high, lost = split(tile)
+        tl.store(at, high)
+        tl.store(at + CHUNK * CHUNK, lost)
     else:
-        tl.store(tiles + index.to(tl.int64) * (CHUNK * CHUNK) + offsets, tile)
+        tl.store(at, tile)
 
 
 @triton.jit
@@ -107,10 +114,7 @@ def load_tile(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION
         offsets = place[None, :] * CHUNK + place[:, None]
     else:
         offsets = place[:, None] * CHUNK + place[None, :]
-    if PRECISION == "split":
-        return tl.load(tiles + index.to(tl.int64) * (2 * CHUNK * CHUNK) + offsets)
-    else:
-        return tl.load(tiles + index.to(tl.int64) * (CHUNK * CHUNK) + offsets)
+    return tl.load(tiles + index.to(tl.int64) * (split_into(PRECISION) * CHUNK * CHUNK) + offsets)
 
 
 @triton.jit
