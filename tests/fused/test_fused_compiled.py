@@ -1,4 +1,7 @@
-"""Kernels as they are compiled for GPUs that are not here: they fit into shared memory, and into registers."""
+"""Kernels as they are compiled for GPUs that are not here: they fit into shared memory, and into registers.
+
+And they are found again by the next process.
+"""
 
 import json
 import os
@@ -35,6 +38,28 @@ def cases():
             yield gpu, "attention", [width]
         for width in (256, 512):
             yield gpu, "head", [width]
+
+
+ASKED = """
+import sys
+from palimpsest.kernels.fused import decode, features, scan_kernels
+from palimpsest.kernels.fused.launching import give_keys
+kernels = [scan_kernels.prepare_kernel, scan_kernels.carry_kernel, scan_kernels.gradients_kernel, decode.decode_kernel]
+for kernel in kernels[:: int(sys.argv[1])]:
+    give_keys(kernel.__module__)
+    _ = kernel.cache_key
+print(*[kernel.cache_key for kernel in kernels])
+"""
+
+
+def test_a_kernel_has_one_key_whatever_was_asked_for_before_it():
+    def keys(order: int) -> list[str]:
+        command = [sys.executable, "-c", ASKED, str(order)]
+        return subprocess.check_output(command, env=os.environ | {"TRITON_INTERPRET": "0"}, text=True).split()
+
+    found = keys(1)
+    assert len({*found}) == 4
+    assert keys(-1) == found
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Launches that Triton need not look at again: it examines every argument every time, for longer than they take."""
 
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -79,6 +80,7 @@ def launch(
         run, rest = compiled
         run(*arguments, *rest)
         return
+    give_keys(kernel.__module__)
     if (noted := NOTED.get()) is not None:
         noted.append(Noted(kernel, arguments, way()))
         return
@@ -87,6 +89,24 @@ def launch(
     if binary is not None:  # Triton's interpreter has none
         named = [constants[name] for name in kernel.arg_names if name in constants]
         known[purpose] = binary[grid], (*numbers, *named)
+
+
+@lru_cache
+def give_keys(module: str) -> None:
+    """Has Triton find the keys of a module's functions, those of modules it imports from first.
+
+    By its key a compiled kernel is found on the disk. Into that of a function Triton writes the constants of those that
+    it calls, but only if these have theirs already: without a fixed order, a kernel would have another key, and be
+    compiled again, in every process that happened to use other kernels before it.
+    """
+    from triton.runtime import JITFunction  # only here, as those who try kernels need not have Triton
+
+    for function in list(vars(sys.modules[module]).values()):
+        if isinstance(function, JITFunction):
+            if function.__module__ == module:
+                _ = function.cache_key
+            else:
+                give_keys(function.__module__)
 
 
 class Noted(NamedTuple):
@@ -104,8 +124,9 @@ class Noted(NamedTuple):
 
     def compile(self, device: torch.device) -> None:
         grid, numbers, constants, warps, stages = self.way
+        named = constants | {"grid": grid, "num_warps": warps, "num_stages": stages}
         with torch.cuda.device(device):
-            self.kernel.warmup(*self.arguments, *numbers, grid=grid, **constants, num_warps=warps, num_stages=stages)
+            _ = self.kernel.warmup(*self.arguments, *numbers, **named).run  # what launches it is compiled too, as C
 
 
 NOTED: ContextVar[list[Noted] | None] = ContextVar("noted", default=None)
