@@ -60,7 +60,7 @@ def test_what_is_found_is_used_and_agrees(name, tmp_path):
 
 
 def test_a_recipe_is_tuned(capsys, tmp_path):
-    few = ["--batch", "8", "--segment", "128", "--width", "64", "--layers", "2", "--precision", "BFloat16"]
+    few = ["--batch", "8", "--segment", "128", "--width", "48", "--layers", "2", "--precision", "BFloat16"]
     main(["tune", "tiny-shakespeare", *few, "--seconds", "20", "--json"])
     told = json.loads(capsys.readouterr().out)
     assert {each["kernel"] for each in told["found"]} == {"memory_scan"}
