@@ -127,8 +127,8 @@ def constants_for(key: int, value: int, tile: int, dtype: torch.dtype) -> dict[s
 @lru_cache
 def distance_constants_for(key: int, tile: int) -> dict[str, Any]:
     lanes = holding(key)
-    parts = max(1, lanes * tile // 1024)
-    return {"KEY": key, "KEYS": lanes, "TILE": tile, "PARTS": parts, "DEPTH": 8}
+    parts = max(1, lanes * tile // 256)
+    return {"KEY": key, "KEYS": lanes, "TILE": tile, "PARTS": parts, "DEPTH": 32}
 
 
 class Problem:
