@@ -11,7 +11,7 @@ from .fused.launching import processors_of
 from .fused.operation import Operation
 from .fused.tuned import numbers_of, trying
 
-WARPS, STAGES, TILES = (1, 2, 4, 8), (1, 2, 3, 4), (16, 32, 64, 128)
+WARPS, STAGES, TILES = (1, 2, 4, 8), (1, 2, 3, 4, 5), (16, 32, 64, 128)
 
 Choices = dict[str, list[int]]
 
@@ -30,10 +30,14 @@ def scan_shipped(inputs: Sequence) -> scan.Settings:
 
 
 def scan_choices(inputs: Sequence, shipped: scan.Settings) -> Choices:
-    """Columns are whole bands of a page, so that no product has more rows than one, whatever they are."""
-    size = holding(scan.Inputs(*inputs).values.shape[-1])
-    columns = [number for number in (16, 32, 64) if number <= size]
-    return choices_of(shipped, columns=columns, gradient_columns=columns)
+    """Columns are whole bands of a page, so that no product has more rows than one, whatever they are.
+
+    But where heads fade, they are the rows of one, and these stay under 64.
+    """
+    x = scan.Inputs(*inputs)
+    columns = [number for number in (16, 32, 64) if number <= holding(x.values.shape[-1])]
+    fades = x.log_keep is not None and x.log_keep.ndim == 3
+    return choices_of(shipped, columns=columns, gradient_columns=[n for n in columns if n < 64 or not fades])
 
 
 def attention_choices(inputs: Sequence, shipped: attention.Settings) -> Choices:

@@ -219,7 +219,7 @@ def store_for_products(base, offsets, bands, here, VALUES: tl.constexpr, PRECISI
         tl.store(base + offsets, as_tokens(high), mask=here)
         tl.store(base + VALUES + offsets, as_tokens(lost), mask=here)
     else:
-        tl.store(base + offsets, as_tokens(bands), mask=here)
+        tl.store(base + offsets, as_tokens(bands.to(base.dtype.element_ty)), mask=here)
 
 
 @triton.jit
@@ -245,8 +245,37 @@ def gate_at(
 
 
 @triton.jit
+def opened(index, gates, CHUNK: tl.constexpr):
+    """A gate as `prepare` wrote it down, for bands."""
+    return tl.load(gates + index.to(tl.int64) * CHUNK + tl.arange(0, CHUNK)[None, None, :])
+
+
+@triton.jit
+def given_to(values, recall, index, erase_in, write_in, WRITE: tl.constexpr, ALONE: tl.constexpr, CHUNK: tl.constexpr):
+    """What T is given: write · value − erase · recall."""
+    erase = opened(index, erase_in, CHUNK)
+    if not WRITE:
+        return with_values(-erase * recall, values, ALONE)
+    elif write_in is None:
+        return erase * with_values(-recall, values, ALONE)
+    else:
+        return opened(index, write_in, CHUNK) * with_values(tl.zeros_like(recall), values, ALONE) - erase * recall
+
+
+@triton.jit
+def with_values(bands, values, ALONE: tl.constexpr):
+    """Both added up. Values come as they are multiplied, and are multiplied by one to get where bands are."""
+    if ALONE:
+        return bands + values
+    else:
+        place = tl.arange(0, values.shape[2])
+        ones = (place[:, None] == place[None, :])[None, :, :].to(values.dtype)
+        return tl.dot(values, tl.broadcast_to(ones, (values.shape[0], values.shape[2], values.shape[2])), acc=bands)
+
+
+@triton.jit
 def carry_kernel(
-    queries, keys, values, write, matrix, erasing, writing, seen_in, kept_in, remaining_in, dimmed_in, start,
+    queries, keys, values, write, matrix, solved, erase_in, write_in, seen_in, kept_in, remaining_in, dimmed_in, start,
     reads, mass, notes_out, pages, last,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
@@ -294,9 +323,8 @@ def carry_kernel(
         )  # fmt: skip
         if ERASE:
             recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
-            recall = faded(recall, kept, KEEP)
-            notes = times_tile(v, erasing if writing is None else writing, index, ALONE, True, CHUNK, FINE)
-            notes -= times_tile(recall, erasing, index, ALONE, True, CHUNK, FINE)
+            given = given_to(v, faded(recall, kept, KEEP), index, erase_in, write_in, WRITE, ALONE, CHUNK)
+            notes = times_tile(given, solved, index, ALONE, True, CHUNK, FINE)
             notes = with_count(notes, 1.0, slice, VALUES, PAGE)  # in full, as nothing of it is erased
         else:
             notes = with_count(v, 1.0, slice, VALUES, PAGE).to(v.dtype)
@@ -353,18 +381,18 @@ def carry_kernel(
 
 @triton.jit
 def carry_back_kernel(
-    queries, keys, matrix, solved, erasing, writing, seen_in, kept_in, remaining_in, dimmed_in,
+    queries, keys, matrix, solved, erase_in, write_in, seen_in, kept_in, remaining_in, dimmed_in,
     of_reads, of_mass, of_last, of_fresh, of_values, of_pages, of_start,
     q_b, q_t, q_h, k_b, k_t, k_h, r_b, r_t, r_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
-    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
+    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr, FRESH: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
     BANDS: tl.constexpr = COLUMNS // BAND
-    HALVES: tl.constexpr = split_into(FINE)
+    HALVES: tl.constexpr = split_into(FRESH)
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     FULL: tl.constexpr = PAGE % COLUMNS == 0 and PAGE == VALUES
     program = tl.program_id(0)
@@ -401,13 +429,13 @@ def carry_back_kernel(
             of_notes = times_tile(coming, seen_in, index, ALONE, False, CHUNK, FINE, faded(of_notes, remaining, KEEP))
             of_notes = with_count(of_notes, 0.0, slice, VALUES, PAGE)
             fresh = times_tile(of_notes, solved, index, ALONE, False, CHUNK, FINE)
-            erased = times_tile(of_notes, erasing, index, ALONE, False, CHUNK, FINE)
+            erased = opened(index, erase_in, CHUNK) * fresh
             if not WRITE:
                 of_value = fresh
-            elif writing is None:
+            elif write_in is None:
                 of_value = erased
             else:
-                of_value = times_tile(of_notes, writing, index, ALONE, False, CHUNK, FINE)
+                of_value = opened(index, write_in, CHUNK) * fresh
         q = look_for_bands(
             first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
             LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
@@ -424,7 +452,7 @@ def carry_back_kernel(
                 here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
                 base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
                 offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
-                store_for_products(base, offsets, fresh, here, VALUES, FINE)
+                store_for_products(base, offsets, fresh, here, VALUES, FRESH)
                 base = of_values + token * VALUES + slice * COLUMNS
                 offsets = place[:, None] * (heads * VALUES) + across[None, :]
                 tl.store(base + offsets, as_tokens(of_value.to(of_values.dtype.element_ty)), mask=here)

@@ -13,6 +13,7 @@ from ...gates import Gates
 from ...look import PRODUCTS, Look
 from ..trust import INTERPRETED
 from . import scan_kernels as kernels
+from . import tiles
 from .decode import decode, short
 from .features import holding
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
@@ -20,7 +21,7 @@ from .operation import Operation
 from .tuned import tuned
 
 MOST = 256  # features, values
-BAND = kernels.BAND.value  # columns
+BAND = tiles.BAND.value  # columns
 
 
 @dataclass(frozen=True)
@@ -94,19 +95,19 @@ def settings_for(
         # what a part does to a page is as much work again, so that parts pay only where processors would be idle
         programs = lines * triton.cdiv(values, columns)
         parts = max(1, min(16, 4 * processors // programs, length // (64 * chunk)))
-    elif lines * triton.cdiv(values, columns) < processors:
+    elif lines * triton.cdiv(values, columns) < processors and (keep == "features" or not erases):
         columns, warps = 32, 2
     if many:
         return Settings(chunk, columns, min(size, 32), 8, 4, warps, warps, stages=1, parts=parts)
-    prepare_warps = 1 if keep == "all" and not wide else 2
+    prepare_warps = 2 if wide or keep == "features" else 1
     if keep == "features":  # what is kept of them fills registers and shared memory
         cut = min(size, 64), 4 if small or size == 16 else 8
         return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages=2, parts=parts)
     thin = size == 16 and features < 128
     few = (thin or (small and keep == "all")) and not (made and erases)  # sums leave a warp room for all features
-    cut = min(size, 32 if small or wide else 64), 8 if wide else 2 if few else 4
-    stages = 2 if wide and room < AMPLE else 4 if small and room >= AMPLE else 3
-    gradient_stages = 3 if small == erases and not wide and room >= AMPLE else 2
+    cut = min(size, 32 if small or wide or keep == "heads" else 64), 8 if wide else 2 if few else 4
+    stages = 2 if wide and room < AMPLE else 5 if small and room >= AMPLE else 3
+    gradient_stages = 2 if wide or room < AMPLE else 3
     return Settings(chunk, columns, *cut, prepare_warps, warps, warps, stages, gradient_stages, parts)
 
 
@@ -142,6 +143,11 @@ class Problem(NamedTuple):
     settings: Settings
     precision: Precision
     known: dict  # what was found out about tensors of this layout
+
+    @property
+    def fresh(self) -> str:
+        """How the gradient of what T is given is saved; two gates find theirs where most of it cancels."""
+        return self.precision.rough if self.shared else self.precision.fine
 
     @property
     def chunks(self) -> int:
@@ -198,8 +204,8 @@ class Ready(NamedTuple):
     queries: Tensor | None = None  # b t h k, their features
     keys: Tensor | None = None  # … and those of keys
     solved: Tensor | None = None  # c c, T
-    erasing: Tensor | None = None  # c c, T with its columns times erase: what recalls take from notes
-    writing: Tensor | None = None  # c c, … times write: what values give them; None where that is T, or erasing
+    erase: Tensor | None = None  # c, opened
+    write: Tensor | None = None  # c, opened; None where there is none, or erase is also write
     seen: Tensor | None = None  # c c, how much of each note each read sees
     between: Tensor | None = None  # c c, what is kept from one token to another
     kept: Tensor | None = None  # c, since the chunk's start; or k, of each feature from start to end
@@ -232,7 +238,7 @@ def room_for(p: Problem, tensors, saves: bool) -> Results:
     last = values.new_empty(rows, heads, features, page, dtype=torch.float32)
     mass = last.new_empty(rows, length, heads) if counts else None
     halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
-    saved, queries, keys, solved, erasing, writing, seen, between, kept, remaining, dimmed = (None,) * 11
+    saved, queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed = (None,) * 11
     if saves:
         pages = last.new_empty(p.lines, p.chunks, page, features, dtype=p.precision.saved)
         notes = None if erase is None else last.new_empty(rows, length, heads, *halves, count, dtype=kind)
@@ -240,8 +246,8 @@ def room_for(p: Problem, tensors, saves: bool) -> Results:
     if erase is not None or p.keep != "all":
         seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
         if erase is not None:
-            erasing, solved = torch.empty_like(seen), torch.empty_like(seen) if saves or write is None else None
-            writing = None if write is None or p.shared else torch.empty_like(seen)
+            solved, opened = torch.empty_like(seen), last.new_empty(p.lines, p.chunks, chunk)
+            into = None if write is None or p.shared else torch.empty_like(opened)
         if p.looks_ahead:
             queries, keys = (values.new_empty(rows, length, heads, features) for _ in range(2))
     if p.keep == "heads":
@@ -251,7 +257,7 @@ def room_for(p: Problem, tensors, saves: bool) -> Results:
         kept = last.new_empty(p.lines, p.chunks, features)
         dimmed = last.new_empty(p.lines, p.chunks, 3, *halves, chunk, features, dtype=kind)
     effects = last.new_empty(p.lines, parts, features, page + turned_by(p, erase)) if parts > 1 else None
-    ready = Ready(queries, keys, solved, erasing, writing, seen, between, kept, remaining, dimmed)
+    ready = Ready(queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed)
     return Results(reads, last, mass, saved, ready, effects)
 
 
@@ -289,10 +295,9 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
         grid = (p.lines * p.settings.parts * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
-    writing = ready.solved if write is None else ready.writing
     arguments = (
         queries, keys, values, write, matrix,
-        ready.erasing, writing, ready.seen, ready.kept, ready.remaining, ready.dimmed,
+        ready.solved, ready.erase, ready.write, ready.seen, ready.kept, ready.remaining, ready.dimmed,
         start, reads, mass, *(saved or Saved()), last,
     )  # fmt: skip
     launch(p.known, ("carry", *there.values()), kernels.carry_kernel, arguments, way)
@@ -319,13 +324,13 @@ def carry_back(
         constants = {"ERASE": erase is not None, "WRITE": write is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps)}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "FRESH": p.fresh}
         constants = p.common("LIMIT", "ROUGH") | constants | there
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
     arguments = (
         queries, keys, matrix,
-        ready.solved, ready.erasing, ready.writing, ready.seen, ready.kept, ready.remaining, ready.dimmed,
+        ready.solved, ready.erase, ready.write, ready.seen, ready.kept, ready.remaining, ready.dimmed,
         of_reads, of_mass, of_last, of_fresh, of_values, of_pages, of_start,
     )  # fmt: skip
     launch(p.known, ("back", *there.values()), kernels.carry_back_kernel, arguments, way)
@@ -343,7 +348,8 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         sizes = {"WIDE": holding(width), "VALUES": count, "PAGE": p.shape.page, "COLUMNS": p.settings.gradient_columns}
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
         there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
-        constants = p.common() | sizes | gates | there | {"LEVELS": p.levels, "STAGES": p.settings.gradient_stages}
+        constants = p.common() | sizes | gates | there
+        constants |= {"LEVELS": p.levels, "STAGES": p.settings.gradient_stages, "FRESH": p.fresh}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
@@ -401,8 +407,10 @@ def backward(
     p: Problem, tensors, saved: Saved, ready: Ready, effects, of_reads: Tensor, of_mass: Tensor | None, of_last
 ):
     of_pages = torch.empty_like(saved.pages)
-    of_fresh = None if saved.notes is None else torch.empty_like(saved.notes)
     of_values = tensors[2].new_empty(*tensors[2].shape)
+    of_fresh = None
+    if saved.notes is not None:
+        of_fresh = torch.empty_like(of_values, dtype=p.precision.saved) if p.shared else torch.empty_like(saved.notes)
     of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     seen = looked(p, tensors, ready)
     if p.settings.parts > 1:

@@ -32,12 +32,10 @@ from .elementary import exp
 from .features import in_shares
 from .products import product
 from .tiles import (
-    BAND,
     KEYS,
     KEYS_LEFT,
     QUERIES,
     back,
-    columns_of,
     fade_at,
     first_of,
     gate_of,
@@ -130,7 +128,7 @@ def overlap_with(vector, x, kept, KEEP: tl.constexpr):
 @triton.jit
 def prepare_kernel(
     queries, keys, log_keep, erase, write, matrix,
-    queries_out, keys_out, solved, erasing, writing, seen_out, between_out, kept_out, remaining_out, dimmed_out,
+    queries_out, keys_out, solved, erase_out, write_out, seen_out, between_out, kept_out, remaining_out, dimmed_out,
     q_b, q_t, q_h, k_b, k_t, k_h, keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
@@ -193,13 +191,11 @@ def prepare_kernel(
     if ERASE:
         beta = gate_of(first_of(erase, row, head, first, erase_b, erase_t, erase_h), erase_t, inside, LIMIT, CHUNK)
         system = tl.where(place[:, None] > place[None, :], beta[:, None] * recalled, 0.0)
-        notes_by = inverse(system, CHUNK, EXACT)
-        if solved is not None:
-            store_tile(solved, program, notes_by, CHUNK, FINE)
-        store_tile(erasing, program, notes_by * beta[None, :], CHUNK, FINE)
-        if writing is not None:
+        store_tile(solved, program, inverse(system, CHUNK, EXACT), CHUNK, FINE)
+        tl.store(erase_out + at + place, beta)
+        if write_out is not None:
             into = gate_of(first_of(write, row, head, first, write_b, write_t, write_h), write_t, inside, LIMIT, CHUNK)
-            store_tile(writing, program, notes_by * into[None, :], CHUNK, FINE)
+            tl.store(write_out + at + place, into)
 
 
 @triton.jit
@@ -219,29 +215,55 @@ def fades_of(
 
 @triton.jit
 def by_page_of(
-    pages, of_pages, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    COLUMNS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    pages, of_pages, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """What keeping a page is worth: its overlap with the gradient of the page after it, of each feature or of all."""
-    BANDS: tl.constexpr = COLUMNS // BAND
-    if KEEP == "features":
-        feature = tl.arange(0, SIZE)[None, :]
-        by_feature = tl.zeros((SIZE,), tl.float32)
-        for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
-            column = start + tl.arange(0, COLUMNS)[:, None]
-            at, there = column * FEATURES + feature, (feature < FEATURES) & (column < VALUES)
-            page = tl.load(pages + at, mask=there, other=0.0).to(tl.float32)
-            by_feature += tl.sum(page * tl.load(of_pages + at, mask=there, other=0.0).to(tl.float32), axis=0)
-        return by_feature
+    """What keeping each feature of a page is worth: its overlap with the gradient of the page after it, [SIZE]."""
+    feature = tl.arange(0, SIZE)[None, :]
+    found = tl.zeros((SIZE,), tl.float32)
+    for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
+        column = start + tl.arange(0, COLUMNS)[:, None]
+        at, there = column * FEATURES + feature, (feature < FEATURES) & (column < VALUES)
+        page = tl.load(pages + at, mask=there, other=0.0).to(tl.float32)
+        found += tl.sum(page * tl.load(of_pages + at, mask=there, other=0.0).to(tl.float32), axis=0)
+    return found
+
+
+@triton.jit
+def looked_at(
+    features_in, base, step, token, heads, inside, matrix, LOOKED: tl.constexpr, LOOK: tl.constexpr,
+    WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The features of a chunk's tokens, as `prepare` wrote them down, or made again."""
+    if LOOKED:
+        return tile_of(features_in + token * FEATURES, heads * FEATURES, inside, FEATURES, SIZE, CHUNK)
     else:
-        feature, across = tl.arange(0, SIZE)[None, None, :], tl.arange(0, BAND)
-        by_bands = tl.zeros((BANDS, BAND, BAND), tl.float32)  # on their diagonals
-        for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
-            column = start + columns_of(BANDS)[:, :, None]
-            at, there = column * FEATURES + feature, (feature < FEATURES) & (column < VALUES)
-            page = tl.load(pages + at, mask=there, other=0.0)
-            by_bands = product(page, tl.trans(tl.load(of_pages + at, mask=there, other=0.0)), PRECISION, by_bands)
-        return tl.sum(tl.where((across[:, None] == across[None, :])[None, :, :], by_bands, 0.0))
+        return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+
+
+@triton.jit
+def diagonal(x):
+    place = tl.arange(0, x.shape[0])
+    return tl.sum(tl.where(place[:, None] == place[None, :], x, 0.0), axis=1)
+
+
+@triton.jit
+def worth_of_values(
+    of_fresh, values, step, v_step, inside, until, VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The overlap of each token's value, up to some column, with the gradient of what T was given for it, [CHUNK]."""
+    found, place = tl.zeros((CHUNK, CHUNK), tl.float32), tl.arange(0, CHUNK)[:, None]
+    for start in tl.range(0, until, COLUMNS, num_stages=STAGES):
+        column = start + tl.arange(0, COLUMNS)[None, :]
+        here = inside[:, None] & (column < VALUES)
+        fresh = tl.load(of_fresh + (place * step + column), mask=here, other=0.0)
+        v = tl.load(values + (place * v_step + column), mask=here, other=0.0)
+        found = product(fresh, tl.trans(v), PRECISION, found)
+        if PRECISION == "split":
+            lost = tl.load(of_fresh + VALUES + (place * step + column), mask=here, other=0.0)
+            found = product(lost, tl.trans(v), PRECISION, found)
+    return diagonal(found)
 
 
 @triton.jit
@@ -257,9 +279,11 @@ def gradients_kernel(
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, SHARED: tl.constexpr, LIMIT: tl.constexpr,
     LOOKED: tl.constexpr, READY: tl.constexpr, STAGES: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+    FRESH: tl.constexpr,
 ):  # fmt: skip
     """Gradients are written as contiguous tensors of the shape of what they are of."""
-    HALVES: tl.constexpr = split_into(FINE)
+    NOTE: tl.constexpr = split_into(FINE) * VALUES
+    GIVEN: tl.constexpr = split_into(FRESH) * VALUES
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
     place, feature, first = tl.arange(0, CHUNK), tl.arange(0, SIZE), chunk * CHUNK
@@ -273,29 +297,37 @@ def gradients_kernel(
     if KEEP != "all":
         keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
     page_base = program.to(tl.int64) * (FEATURES * PAGE)
-    if KEEP != "all":  # before all else, in passing: pages that are wanted here too would be slow to come to products
-        by_whole = by_page_of(
-            pages + page_base, of_pages + page_base, KEEP, FEATURES, SIZE, VALUES, COLUMNS, STAGES, ROUGH
-        )
-    if LOOKED:
-        q = tile_of(queries_in + token * FEATURES, heads * FEATURES, inside, FEATURES, SIZE, CHUNK)
-        k = tile_of(keys_in + token * FEATURES, heads * FEATURES, inside, FEATURES, SIZE, CHUNK)
-    else:
-        q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
-        k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+    if KEEP == "features":  # before all else, in passing: pages wanted here too would be slow to come to products
+        by_whole = by_page_of(pages + page_base, of_pages + page_base, FEATURES, SIZE, VALUES, COLUMNS, STAGES)
+    elif KEEP == "heads":
+        by_page = tl.zeros((COLUMNS, COLUMNS), tl.float32)  # its diagonal: what keeping the page is worth
+    # those that are read, not made, come late where they would only be in the loop's way
+    LATE: tl.constexpr = ERASE and KEEP == "all" and SIZE > 32 and (LOOKED or LOOK[0] == "Identity")
+    if not LATE:
+        q = looked_at(queries_in, q_base, q_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+        k = looked_at(keys_in, k_base, k_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     if WRITE:
         base = first_of(write, row, head, first, write_b, write_t, write_h)
         into = gate_of(base, write_t, inside, LIMIT, CHUNK)
     if ERASE:
         base = first_of(erase, row, head, first, erase_b, erase_t, erase_h)
         beta = gate_of(base, erase_t, inside, LIMIT, CHUNK)
+        little = tl.abs(beta) < LITTLE
+        some, until = True, VALUES
+        if FINE == "split":  # else notes tell what gates are worth, and nothing is put together again
+            some = tl.max((little & inside).to(tl.int32), axis=0) > 0
+            if SHARED:
+                until = tl.where(some, VALUES, 0)
+        of_into = worth_of_values(
+            of_fresh + token * GIVEN, v_base, heads * GIVEN, v_t, inside, until, VALUES, COLUMNS, CHUNK, STAGES, FRESH
+        )
         of_system = tl.zeros((CHUNK, CHUNK), tl.float32)  # its diagonal: what notes are worth
-        of_given = tl.zeros((CHUNK, CHUNK), tl.float32)  # its diagonal: what values are worth, before write
         erasing = tl.zeros((CHUNK, SIZE), tl.float32)
     else:
         _, remaining = fades_of(
             program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
         )
+        of_into = tl.zeros((CHUNK,), tl.float32)
     if not ERASE and READY:
         seen_back = load_tile(seen_in, program, True, CHUNK, FINE)
     elif not ERASE:
@@ -303,7 +335,6 @@ def gradients_kernel(
     asking = tl.zeros((CHUNK, SIZE), tl.float32)
     writing = tl.zeros((CHUNK, SIZE), tl.float32)
     of_seen = tl.zeros((CHUNK, CHUNK), tl.float32)
-    of_into = tl.zeros((CHUNK,), tl.float32)
 
     for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
         column = start + tl.arange(0, COLUMNS)
@@ -313,24 +344,26 @@ def gradients_kernel(
         coming = tl.load(r_base + (place[:, None] * r_t + column[None, :]), mask=here, other=0.0)
         page = tl.load(pages + page_base + on_page, mask=there, other=0.0)
         of_page = tl.load(of_pages + page_base + on_page, mask=there, other=0.0)
-        v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
+        if KEEP == "heads":
+            by_page = product(page, tl.trans(of_page), ROUGH, by_page)
         if ERASE:
-            at = token * (HALVES * VALUES) + (place[:, None] * (heads * HALVES * VALUES) + column[None, :])
+            at = token * NOTE + (place[:, None] * (heads * NOTE) + column[None, :])
+            on_fresh = token * GIVEN + (place[:, None] * (heads * GIVEN) + column[None, :])
             notes = tl.load(notes_in + at, mask=here, other=0.0)
-            fresh = tl.load(of_fresh + at, mask=here, other=0.0)
+            fresh = tl.load(of_fresh + on_fresh, mask=here, other=0.0)
             of_system = product(fresh, tl.trans(notes), FINE, of_system)
-            of_given = product(fresh, tl.trans(v), FINE, of_given)
             of_seen = product(coming, tl.trans(notes), FINE, of_seen)
             erasing = product(fresh, page, ROUGH, erasing)
             writing = product(notes, of_page, ROUGH, writing)
             if FINE == "split":
-                lost = tl.load(of_fresh + VALUES + at, mask=here, other=0.0)
-                of_system = product(lost, tl.trans(notes), FINE, of_system)
-                of_given = product(lost, tl.trans(v), FINE, of_given)
                 lost = tl.load(notes_in + VALUES + at, mask=here, other=0.0)
                 of_system = product(fresh, tl.trans(lost), FINE, of_system)
                 of_seen = product(coming, tl.trans(lost), FINE, of_seen)
+            if FRESH == "split":
+                lost = tl.load(of_fresh + VALUES + on_fresh, mask=here, other=0.0)
+                of_system = product(lost, tl.trans(notes), FINE, of_system)
         else:
+            v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
             notes = v
             if WRITE:
                 notes = v.to(tl.float32) * into[:, None]
@@ -348,6 +381,8 @@ def gradients_kernel(
             tl.store(of_values + at, of_value.to(of_values.dtype.element_ty), mask=here)
         asking = product(coming, page, ROUGH, asking)
 
+    if KEEP == "heads":
+        by_whole = tl.sum(diagonal(by_page), axis=0)
     if PAGE > VALUES:  # the same for the column in which keys are counted
         at = page_base + VALUES * FEATURES + feature
         key_sum = tl.load(pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
@@ -366,6 +401,9 @@ def gradients_kernel(
         elif KEEP == "heads":
             by_whole += tl.sum(key_sum * of_sum)
 
+    if LATE:
+        q = looked_at(queries_in, q_base, q_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+        k = looked_at(keys_in, k_base, k_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     row_place, column_place = place[:, None], place[None, :]
     of_seen = tl.where(row_place >= column_place, of_seen, 0.0)
     kept, remaining = fades_of(
@@ -380,15 +418,14 @@ def gradients_kernel(
         by_later = tl.sum(of_q * q, axis=1)
         by_earlier = tl.sum(of_k * k, axis=1)
     if ERASE:
-        of_into = tl.sum(tl.where(row_place == column_place, of_given, 0.0), axis=1)
-        of_beta = tl.sum(tl.where(row_place == column_place, of_system, 0.0), axis=1)
-        if WRITE:
-            of_beta -= of_into * into  # what was erased, β times the recall
-        else:
-            of_beta -= of_into
+        noted = diagonal(of_system)
         of_system = tl.where(row_place > column_place, -of_system, 0.0)
         erasing = -dimmed(erasing, kept, KEEP)
-        by_recalling = tl.sum(erasing * k, axis=1)  # of β, from the recall, put together again
+        by_recalling = tl.zeros((CHUNK,), tl.float32)  # of β, from the recall, put together again
+        if KEEP != "all":
+            by_recalling = tl.sum(erasing * k, axis=1)
+        elif some:
+            by_recalling = tl.sum(erasing * k, axis=1) + tl.sum(of_system * product(k, tl.trans(k), FINE), axis=1)
         erasing *= beta[:, None]
         of_k += erasing
         if KEEP == "features":
@@ -399,7 +436,7 @@ def gradients_kernel(
         total = whole_of(program, kept_in, KEEP, FEATURES, SIZE, CHUNK)
         of_logs = (total * by_whole)[None, :] + product((row_place <= column_place).to(tl.float16), by_later, FINE)
         of_logs += product((row_place > column_place).to(tl.float16), by_earlier, FINE)
-        own = tl.sum(tl.where(row_place == column_place, of_seen, 0.0), axis=1)[:, None]
+        own = diagonal(of_seen)[:, None]
         of_q += own * k
         of_k += own * q
         logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
@@ -430,16 +467,15 @@ def gradients_kernel(
             of_seen *= since
             pairs = of_seen * product(q, tl.trans(k), FINE)
         of_q += product(of_seen, k, ROUGH)
-        of_k += product(tl.trans(of_seen), q, ROUGH)
+        of_k += product(tl.trans(of_seen), q, FINE)
         if ERASE:
             if KEEP == "heads":
                 of_system *= since
-            of_overlaps = of_system * product(k, tl.trans(k), FINE)
-            by_recalling += tl.sum(of_overlaps, axis=1)
+                of_overlaps = of_system * product(k, tl.trans(k), FINE)
+                by_recalling += tl.sum(of_overlaps, axis=1)
+                pairs += beta[:, None] * of_overlaps
             of_system *= beta[:, None]
             of_k += product(of_system, k, ROUGH) + product(tl.trans(of_system), k, ROUGH)
-            if KEEP == "heads":
-                pairs += beta[:, None] * of_overlaps
 
     wide = tl.arange(0, WIDE)
     on_raw = inside[:, None] & (wide < WIDTH)[None, :]
@@ -449,21 +485,20 @@ def gradients_kernel(
     found = back(of_k, k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK, ERASE)
     tl.store(of_keys + token * WIDTH + offsets, found.to(of_keys.dtype.element_ty), mask=on_raw)
     if ERASE:
-        if (
-            FINE == "split"
-        ):  # what was erased is finer than the rounded recall, but not where next to nothing was erased
-            of_beta = tl.where(tl.abs(beta) < LITTLE, by_recalling, of_beta / tl.where(beta == 0, 1.0, beta))
-        else:
-            of_beta = by_recalling
+        of_beta = by_recalling + of_into if SHARED else by_recalling
+        if FINE == "split":  # notes are finer than the rounded recall, but not where next to nothing was erased
+            if SHARED:
+                worth = noted
+            elif WRITE:
+                worth = noted - of_into * into
+            else:
+                worth = noted - of_into
+            of_beta = tl.where(little, of_beta, worth / tl.where(little, 1.0, beta))
         of_beta *= slope_of(beta, LIMIT)
-    if WRITE:
-        of_into *= slope_of(into, LIMIT)
-        if SHARED:
-            of_beta += of_into
-        else:
-            tl.store(of_write + token + place * heads, of_into.to(of_write.dtype.element_ty), mask=inside)
-    if ERASE:
         tl.store(of_erase + token + place * heads, of_beta.to(of_erase.dtype.element_ty), mask=inside)
+    if WRITE and not SHARED:
+        of_into *= slope_of(into, LIMIT)
+        tl.store(of_write + token + place * heads, of_into.to(of_write.dtype.element_ty), mask=inside)
     if KEEP == "features":
         offsets = place[:, None] * (heads * FEATURES) + feature[None, :]
         there = inside[:, None] & (feature[None, :] < FEATURES)
