@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
-from measuring_gpu import peak_bytes, recorded, save
+from measuring_gpu import peak_bytes, recorded, save, save_so_far
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
@@ -345,6 +345,7 @@ def main() -> None:
     chosen = arguments()
     rows = (TRANSFORMER_XL, LONG, SHORT)
     xl, long, short = (replace(row, batch=2) for row in rows) if chosen.quick else rows
+    plan = {"plan": {"rows": [asdict(row) for row in (xl, long, short)], "dtype": "bfloat16"}}
     found, fastest = Found(), {}
     start = time.monotonic()
     if chosen.sweep:
@@ -358,12 +359,12 @@ def main() -> None:
         except Exception as error:  # of others' programs too: their absence is no reason to lose our numbers
             found.failed[name] = (str(error).splitlines() or [repr(error)])[0][:100]
         torch.cuda.empty_cache()
+        save_so_far(chosen.output, plan | asdict(found))
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
     found.ratios = ratios(found.measured)
     found.settings = {name: settings.numbers() for name, settings in fastest.items()}
     show(found)
-    plan = {"rows": [asdict(row) for row in (xl, long, short)], "dtype": "bfloat16"}
-    save(chosen.output, {"plan": plan} | asdict(found))
+    save(chosen.output, plan | asdict(found))
 
 
 if __name__ == "__main__":

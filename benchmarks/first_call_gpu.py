@@ -104,7 +104,7 @@ def main() -> None:
     if chosen.apart:
         apart(chosen.apart)
         return
-    from measuring_gpu import save
+    from measuring_gpu import save, save_so_far
 
     found = []
     for kernel in chosen.kernels:
@@ -112,6 +112,7 @@ def main() -> None:
         told = f"trial {one.trial:.1f} s, call {one.call:.1f} s; again {one.trial_again:.2f} s, {one.call_again:.2f} s"
         print(f"{one.kernel:22} {one.shape:18} {told}", flush=True)
         found.append(asdict(one))
+        save_so_far(chosen.output, {"measured": found})
     save(chosen.output, {"measured": found})
 
 

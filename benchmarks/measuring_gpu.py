@@ -110,9 +110,23 @@ def ceilings() -> Ceilings:
 
 
 def save(output: Path, found: dict[str, Any]) -> None:
+    write(output, found)
+    partial(output).unlink(missing_ok=True)
+    print(f"\nwritten to {output}")
+
+
+def save_so_far(output: Path, found: dict[str, Any]) -> None:
+    """Beside what an earlier run has found, until all is measured: who has to stop a run keeps its numbers."""
+    write(partial(output), found)
+
+
+def partial(output: Path) -> Path:
+    return output.with_suffix(".partial.json")
+
+
+def write(output: Path, found: dict[str, Any]) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(surroundings_gpu() | found, indent=2) + "\n")
-    print(f"\nwritten to {output}")
 
 
 def surroundings_gpu() -> dict[str, Any]:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring_gpu import Ceilings, ceilings, copies_for, peak_bytes, save, time_eager, time_graph
+from measuring_gpu import Ceilings, ceilings, copies_for, peak_bytes, save, save_so_far, time_eager, time_graph
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -282,6 +282,10 @@ def show(found: list[Measured]) -> None:
         print(first, *told, each.failed or "", flush=True)
 
 
+def report(most: Ceilings, found: list[Measured]) -> dict[str, Any]:
+    return {"ceilings": asdict(most), "measured": [asdict(each) for each in found]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS], metavar="NAME", help=", ".join(ROWS))
@@ -303,10 +307,11 @@ def main() -> None:
             one = measure_apart(name, most, chosen.patience) if apart else measure(name, form, most)
             print(f"{one.row}, {one.form}: {one.failed or f'{one.eager_ms:.3f} ms, {one.graph_ms:.3f} ms'}", flush=True)
             found.append(one)
+            save_so_far(chosen.output, report(most, found))
             torch.cuda.empty_cache()
     print()
     show(sorted(found, key=lambda each: [*ROWS].index(each.row)))
-    save(chosen.output, {"ceilings": asdict(most), "measured": [asdict(each) for each in found]})
+    save(chosen.output, report(most, found))
 
 
 if __name__ == "__main__":
