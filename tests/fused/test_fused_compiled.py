@@ -52,6 +52,7 @@ print(*[kernel.cache_key for kernel in kernels])
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_has_one_key_whatever_was_asked_for_before_it():
     def keys(order: int) -> list[str]:
         command = [sys.executable, "-c", ASKED, str(order)]

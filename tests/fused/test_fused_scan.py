@@ -188,23 +188,22 @@ def test_one_gate_may_erase_and_write_and_come_as_a_logit():
     all_near(found, outcome(inputs, "chunked", torch.float64, limit=2.0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("gates", ["one", "two", "erase"])
 @pytest.mark.parametrize("keep", ["all", "heads"])
-def test_gates_of_tokens_that_erase_next_to_nothing_have_their_gradients_too(keep, gates, dtype):
-    """In chunks that have such tokens, and in chunks that have none."""
+def test_gates_of_tokens_that_erase_next_to_nothing_have_their_gradients_too(keep, gates):
+    """In chunks that have such tokens, and in chunks that have none; float32 needs no other way for them."""
     inputs = drawn(keep, write=gates == "two", length=72)
     chances = torch.tensor([0.0, 1e-4, -0.01, 0.3, 1.0], dtype=torch.float64)
     inputs["erase"] = chances[torch.randint(5, (1, 72, 2), generator=torch.Generator().manual_seed(0))]
     inputs["erase"][:, 32:64] = inputs["erase"][:, 32:64].abs().clamp(min=0.3)
-    inputs = {name: None if x is None else x.to(dtype).double() for name, x in inputs.items()}
+    inputs = {name: None if x is None else x.bfloat16().double() for name, x in inputs.items()}
     if gates == "one":
         inputs["write"] = inputs["erase"]
     truth = outcome(inputs, "reference", torch.float64)
-    found = outcome(inputs, "fused", dtype, DEVICE)
+    found = outcome(inputs, "fused", torch.bfloat16, DEVICE)
     for name, x in truth.items():
-        lost, rounding = ((form[name].to(dtype).double().cpu() - x).norm() for form in (found, truth))
-        assert lost <= 2 * rounding + 2e-6 * x.norm(), f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
+        lost, rounding = ((form[name].bfloat16().double().cpu() - x).norm() for form in (found, truth))
+        assert lost <= 2 * rounding, f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
 
 
 LOOKS = [(map, scale) for map in (Identity(), Silu()) for scale in (Unscaled(), UnitNorm())]

@@ -314,7 +314,7 @@ def gradients_kernel(
         beta = gate_of(base, erase_t, inside, LIMIT, CHUNK)
         little = tl.abs(beta) < LITTLE
         some, until = True, VALUES
-        if FINE == "split":  # else notes tell what gates are worth, and nothing is put together again
+        if FINE == "split":  # notes tell what gates are worth, unless some token erases next to nothing
             some = tl.max((little & inside).to(tl.int32), axis=0) > 0
             if SHARED:
                 until = tl.where(some, VALUES, 0)
