@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
-from measuring_gpu import peak_bytes, recorded, save, save_so_far
+from measuring_gpu import peak_bytes, save, save_so_far
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
@@ -27,6 +27,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from palimpsest.kernels import attention_blocked
 from palimpsest.kernels.fused import attention
 from palimpsest.kernels.fused.attention import Launch, Settings
+from palimpsest.kernels.tuning import recorded
 from palimpsest.relative import Relative
 
 RESULTS = Path(__file__).parent / "results" / "attention-gpu.json"

@@ -19,6 +19,8 @@ import triton
 from measuring import surroundings
 from torch import Tensor
 
+from palimpsest.kernels.tuning import recorded
+
 Run = Callable[[], object]
 TURNS = 7
 TURN = 20.0  # milliseconds of a turn, at least
@@ -48,19 +50,6 @@ def time_eager(*runs: Run) -> float:
 def time_graph(*runs: Run) -> float:
     """The same as CUDA graphs."""
     return median_of_turns(cycle([recorded(run) for run in runs]))
-
-
-def recorded(run: Run) -> Run:
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def median_of_turns(runs: Iterator[Run]) -> float:

@@ -301,13 +301,14 @@ def ensure_the_device_answers(call: Call, settings: Any) -> None:
 
 def device_time(run: Run) -> float:
     """Milliseconds of a run on the device, recorded so that the host has no part in it; its inputs are not in cache."""
-    graph, other = recorded(run), torch.empty(CACHE, dtype=torch.uint8, device="cuda")
-    timed(graph.replay, other, 2)
-    once = statistics.median(timed(graph.replay, other, 3))
-    return statistics.median(timed(graph.replay, other, round(min(MOST, max(FEWEST, MILLISECONDS / once)))))
+    replayed, other = recorded(run), torch.empty(CACHE, dtype=torch.uint8, device="cuda")
+    timed(replayed, other, 2)
+    once = statistics.median(timed(replayed, other, 3))
+    return statistics.median(timed(replayed, other, round(min(MOST, max(FEWEST, MILLISECONDS / once)))))
 
 
-def recorded(run: Run) -> torch.cuda.CUDAGraph:
+def recorded(run: Run) -> Run:
+    """The same as the replay of a CUDA graph."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -317,7 +318,7 @@ def recorded(run: Run) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return graph
+    return graph.replay
 
 
 def timed(run: Run, other: Tensor, times: int) -> list[float]:

@@ -126,6 +126,7 @@ def constants_for(key: int, value: int, tile: int, dtype: torch.dtype) -> dict[s
 
 @lru_cache
 def distance_constants_for(key: int, tile: int) -> dict[str, Any]:
+    """Each program adds up 256 numbers, of 32 others' sums at a time."""
     lanes = holding(key)
     parts = max(1, lanes * tile // 256)
     return {"KEY": key, "KEYS": lanes, "TILE": tile, "PARTS": parts, "DEPTH": 32}

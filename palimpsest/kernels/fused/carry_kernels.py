@@ -23,6 +23,7 @@ from .tiles import (
     gate_of,
     load_tile,
     look,
+    numbers_at,
     seen_of,
     split,
     split_into,
@@ -246,8 +247,8 @@ def gate_at(
 
 @triton.jit
 def opened(index, gates, CHUNK: tl.constexpr):
-    """A gate as `prepare` wrote it down, for bands."""
-    return tl.load(gates + index.to(tl.int64) * CHUNK + tl.arange(0, CHUNK)[None, None, :])
+    """A gate, for bands."""
+    return numbers_at(index, gates, CHUNK)[None, None, :]
 
 
 @triton.jit

@@ -124,13 +124,18 @@ def columns_of(BANDS: tl.constexpr):
 
 
 @triton.jit
+def numbers_at(index, numbers, CHUNK: tl.constexpr):
+    """Those that `prepare` wrote down, one a token, for the chunk that is this one of all."""
+    return tl.load(numbers + index.to(tl.int64) * CHUNK + tl.arange(0, CHUNK))
+
+
+@triton.jit
 def fade_at(index, fades, KEEP: tl.constexpr, CHUNK: tl.constexpr):
-    """What `prepare` says is kept, of the chunk that is this one of all."""
-    place = tl.arange(0, CHUNK)
+    """What is kept of each token, where heads fade."""
     if KEEP == "heads":
-        return tl.load(fades + index.to(tl.int64) * CHUNK + place)
+        return numbers_at(index, fades, CHUNK)
     else:
-        return place
+        return tl.arange(0, CHUNK)
 
 
 @triton.jit
