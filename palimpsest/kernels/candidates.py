@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .fused import attention, cross_entropy, scan
+from .fused import attention, cross_entropy, scan, sums
 from .fused.features import holding
 from .fused.launching import processors_of
 from .fused.operation import Operation
@@ -40,6 +40,16 @@ def scan_choices(inputs: Sequence, shipped: scan.Settings) -> Choices:
     return choices_of(shipped, columns=columns, gradient_columns=[n for n in columns if n < 64 or not fades])
 
 
+def sum_shipped(inputs: Sequence) -> sums.Settings:
+    with trying("memory_sum", inputs, None):
+        return sums.problem({}, *inputs).settings
+
+
+def sum_choices(inputs: Sequence, shipped: sums.Settings) -> Choices:
+    widest = holding(max(x.shape[-1] for x in inputs[:3]))
+    return choices_of(shipped, chunk=(16, 32), columns=[number for number in (16, 32, 64) if number <= widest])
+
+
 def attention_choices(inputs: Sequence, shipped: attention.Settings) -> Choices:
     tiles = (32, 64) if inputs[0].dtype != torch.float32 else (16, 32)
     return choices_of(shipped, tile=tiles, programs=programs_on(inputs[0].device))
@@ -70,6 +80,7 @@ def programs_on(device: torch.device) -> list[int]:
 
 TUNABLE = {
     "memory_scan": Tunable(scan.memory_scan, scan_shipped, scan_choices),
+    "memory_sum": Tunable(sums.memory_sum, sum_shipped, sum_choices),
     "relative_attention": Tunable(
         attention.relative_attention, lambda inputs: attention.Settings.of(inputs[-1]), attention_choices
     ),

@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
 from palimpsest.gates import Gates
-from palimpsest.kernels.fused import attention, cross_entropy, scan
+from palimpsest.kernels.fused import attention, cross_entropy, scan, sums
 from palimpsest.look import Look
 from palimpsest.relative import Relative
 
@@ -70,6 +70,11 @@ def scanned(map: str, scale: str, keep: str, width: int, nu: int, features: int,
     return scan.scan(draw(*tokens, width), draw(*tokens, width), draw(*tokens, values), gates, memory, look)[0]
 
 
+def added_up(features: int, values: int) -> Tensor:
+    tokens = (ROWS, LENGTH, HEADS)
+    return scan.scan(draw(*tokens, features), draw(*tokens, features), draw(*tokens, values), Gates(), None)[0]
+
+
 def attended(width: int) -> Tensor:
     tokens, vectors = (ROWS, LENGTH, HEADS, width), (HEADS, 16, width)
     queries, keys, values, places = (draw(*tokens) for _ in range(4))
@@ -83,7 +88,12 @@ def scored(width: int) -> Tensor:
     return cross_entropy.nats_of(draw(ROWS, width), draw(1000, width), draw(1000), targets, None, 1e-4, 0.1)
 
 
-FAMILIES = {"scan": (scan, scanned), "attention": (attention, attended), "head": (cross_entropy, scored)}
+FAMILIES = {
+    "scan": (scan, scanned),
+    "sum": (sums, added_up),
+    "attention": (attention, attended),
+    "head": (cross_entropy, scored),
+}
 
 
 def main(capability: str, room: str, family: str, case: str) -> None:
@@ -94,7 +104,8 @@ def main(capability: str, room: str, family: str, case: str) -> None:
     def launch(compiled, purpose, kernel, arguments, way) -> None:
         found[purpose] = needs_of(kernel, arguments, way)
 
-    module.launch, module.room_of = launch, lambda device: int(room)
+    module.launch = launch
+    scan.room_of = attention.room_of = cross_entropy.room_of = lambda device: int(room)
     call(*json.loads(case)).sum().backward()
     print(json.dumps([*found.values()]))
 

@@ -35,6 +35,7 @@ def cases():
         yield GEFORCE, "scan", case
     for gpu in (H200, GEFORCE):
         for width in (128, 256):
+            yield gpu, "sum", [width, width]
             yield gpu, "attention", [width]
         for width in (256, 512):
             yield gpu, "head", [width]
@@ -70,5 +71,5 @@ def test_a_kernel_fits(gpu, family, case):
     command = [sys.executable, str(SCRIPT), str(capability), str(room), family, json.dumps(case)]
     told = subprocess.check_output(command, env=os.environ | {"TRITON_INTERPRET": "0"}, text=True)
     found = json.loads(told)
-    assert len(found) >= 4
+    assert len(found) >= (2 if family == "sum" else 4)
     assert not [each for each in found if each["shared"] > room or each["spilled"] > SPILLED]

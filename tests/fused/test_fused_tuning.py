@@ -10,7 +10,7 @@ from torch import Tensor
 from palimpsest.errors import UserError
 from palimpsest.gates import Gates
 from palimpsest.kernels import candidates, tuning
-from palimpsest.kernels.fused import attention, cross_entropy, scan, tuned
+from palimpsest.kernels.fused import attention, cross_entropy, scan, sums, tuned
 from palimpsest.kernels.fused.launching import known_of
 from palimpsest.kernels.tuning import Failed, Off, descend, improve, noting, replay, tune, with_numbers
 from palimpsest.relative import Relative
@@ -92,6 +92,11 @@ def scanned(dtype: torch.dtype, width: int = 8) -> Tensor:
     return scan.scan(queries, keys, values, Gates(erase=beta, write=beta), None)[0]
 
 
+def summed(dtype: torch.dtype, width: int = 8) -> Tensor:
+    chance = torch.Generator().manual_seed(0)
+    return scan.scan(*(drawn(chance, 1, 18, 1, width, dtype=dtype) for _ in range(3)), Gates(), None)[0]
+
+
 def attended(dtype: torch.dtype, width: int = 8) -> Tensor:
     chance = torch.Generator().manual_seed(0)
     queries, keys, values, places = (drawn(chance, 1, 18, 1, width, dtype=dtype) for _ in range(4))
@@ -110,10 +115,20 @@ def drawn(chance: torch.Generator, *shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(shape, generator=chance).to(DEVICE, dtype).requires_grad_()
 
 
-ASKED = {"memory_scan": scanned, "relative_attention": attended, "linear_cross_entropy": scored}
+ASKED = {
+    "memory_scan": scanned,
+    "memory_sum": summed,
+    "relative_attention": attended,
+    "linear_cross_entropy": scored,
+}
 
 
-WIDTHS = {"memory_scan": 17, "relative_attention": 16, "linear_cross_entropy": 16}  # in two tiles, in one
+WIDTHS = {
+    "memory_scan": 17,
+    "memory_sum": 17,
+    "relative_attention": 16,
+    "linear_cross_entropy": 16,
+}  # in two tiles, in one
 
 
 def call_of(kernel: str, dtype: torch.dtype = torch.float32, width: int = 8) -> tuning.Call:
@@ -280,7 +295,8 @@ def test_settings_are_asked_for_once_for_a_layout(monkeypatch):
         asked.append(kernel)
         return shipped
 
-    for module, door in ((scan, scanned), (attention, attended), (cross_entropy, scored)):
+    doors = zip((scan, sums, attention, cross_entropy), ASKED.values(), strict=True)
+    for module, door in doors:
         monkeypatch.setattr(module, "tuned", counted)
         known_of.cache_clear()
         for _ in range(3):

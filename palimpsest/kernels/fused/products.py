@@ -1,7 +1,26 @@
 """Products of tiles, as exact as they are asked to be."""
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+
+
+class Precision(NamedTuple):
+    """Of products: of the triangular system, of what is carried, and of what is only read or handed back."""
+
+    exact: str
+    fine: str
+    rough: str
+    saved: torch.dtype  # pages, for backward, and gradients on their way
+
+
+PRECISIONS = {
+    torch.float32: Precision("ieee", "ieee", "ieee", torch.float32),
+    torch.float16: Precision("tf32x3", "tf32x3", "tf32x3", torch.float32),
+    torch.bfloat16: Precision("split", "split", "half", torch.bfloat16),
+}
 
 
 @triton.jit

@@ -18,6 +18,8 @@ from .decode import decode, short
 from .features import holding
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
 from .operation import Operation
+from .products import PRECISIONS, Precision
+from .sums import memory_sum
 from .tuned import tuned
 
 MOST = 256  # features, values
@@ -38,22 +40,6 @@ class Settings:
     stages: int = 3
     gradient_stages: int = 2
     parts: int = 1  # of the sequence, which start at the same time
-
-
-class Precision(NamedTuple):
-    """Of products: of the triangular system, of what is carried, and of what is only read or handed back."""
-
-    exact: str
-    fine: str
-    rough: str
-    saved: torch.dtype  # pages, for backward, and gradients on their way
-
-
-PRECISIONS = {
-    torch.float32: Precision("ieee", "ieee", "ieee", torch.float32),
-    torch.float16: Precision("tf32x3", "tf32x3", "tf32x3", torch.float32),
-    torch.bfloat16: Precision("split", "split", "half", torch.bfloat16),
-}
 
 
 def many_made(map: str, features: int) -> bool:
@@ -542,11 +528,18 @@ def scan(
             features = about.features(queries.shape[-1])
             memory = values.new_zeros(len(values), values.shape[2], features, values.shape[-1], dtype=torch.float32)
         return decode(queries, keys, values, log_keep, erase, write, memory, matrix, *about[2:], limit or 0.0, counts)
+    if sums_up(gates, about, counts):
+        return *memory_sum(queries, keys, values, memory), None
     reads, last, mass = memory_scan(
         queries, keys, values, log_keep, erase, None if shared else write, memory, matrix,
         *about[2:], limit or 0.0, shared, counts, saves,
     )  # fmt: skip
     return reads, last, mass
+
+
+def sums_up(gates: Gates, look: Look, counts: bool) -> bool:
+    """Whether nothing is done but to add up values under keys as they are."""
+    return not counts and gates[:3] == (None, None, None) and (look.map, look.scale) == BARE[:2]
 
 
 def wants_gradients(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> bool:

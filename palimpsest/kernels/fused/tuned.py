@@ -24,7 +24,7 @@ Numbers = dict[str, int]  # of settings, by name: `columns`, or `forward.tile`
 Table = dict[str, Numbers]  # by problem
 
 SHELF = "tuned"
-KERNELS = ("memory_scan", "relative_attention", "linear_cross_entropy")
+KERNELS = ("memory_scan", "memory_sum", "relative_attention", "linear_cross_entropy")
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # by a file that is not one of ours
 TABLES: dict[tuple[str, torch.device], Table] = {}  # of this process
 

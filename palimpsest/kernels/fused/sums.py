@@ -1,0 +1,156 @@
+"""The memory scan as a sum, all of which is kept, as one torch operation; its gradient is three sums more."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+# pyright: reportCallIssue=false, reportArgumentType=false
+import torch
+import triton
+from torch import Tensor
+
+from . import sum_kernels as kernels
+from .features import holding
+from .launching import Way, known_of, launch, layout_of, once, processors_of, strides
+from .operation import Operation
+from .products import PRECISIONS, Precision
+from .tuned import tuned
+
+WHOLE = 64  # a part has some of these tokens, whatever chunks it is read in
+
+
+class Cut(NamedTuple):
+    """Tokens of a chunk, columns of the page in a program, its warps, and how far ahead it loads."""
+
+    chunk: int
+    columns: int
+    warps: int  # which have an equal share of the columns
+    stages: int
+
+
+class Settings(NamedTuple):
+    forward: Cut
+    back: Cut
+    parts: int  # of the sequence, which start at the same time
+
+
+@lru_cache(maxsize=1024)
+def settings_for(lines: int, length: int, features: int, values: int, dtype: torch.dtype, processors: int) -> Settings:
+    """Found by trying on an H200; elsewhere they are as right, if not as fast."""
+    size, parts = holding(max(features, values)), 1
+    if (programs := lines * triton.cdiv(values, 32)) < processors:
+        # parts are read twice, so that they pay only where processors would be idle
+        parts = max(1, min(16, 8 * processors // programs, length // 2048))
+    if size == 16 or size > 128 or dtype != torch.bfloat16:
+        return Settings(Cut(16, 16, 1, 4), Cut(16, 16, 1, 3), parts)
+    if size <= 64:
+        return Settings(Cut(32, 32, 2, 4), Cut(16, size, size // 32, 5), parts)
+    back = Cut(16, 64, 2, 4)
+    return Settings(Cut(32, 64, 4, 3) if parts == 1 else back, back, parts)
+
+
+class Problem(NamedTuple):
+    """All that the kernels are told beside the tensors."""
+
+    rows: int
+    length: int
+    heads: int
+    features: int
+    values: int
+    settings: Settings
+    precision: Precision
+    known: dict  # what was found out about tensors of this layout
+
+    @property
+    def lines(self) -> int:
+        return self.rows * self.heads
+
+    def way(self, cut: Cut, slices: int, steps: list[int], **constants: object) -> Way:
+        chunk, columns, warps, stages = cut
+        together = -(-self.length // (self.settings.parts * WHOLE)) * WHOLE  # tokens of a part
+        numbers = *steps, self.length, self.heads, -(-self.length // chunk), self.settings.parts, together // chunk
+        constants |= {"FEATURES": self.features, "SIZE": holding(self.features), "VALUES": self.values}
+        constants |= {"COLUMNS": columns, "BAND": columns // warps, "CHUNK": chunk}
+        constants |= {"STAGES": stages, "FINE": self.precision.fine, "ROUGH": self.precision.rough}
+        return Way((self.lines * self.settings.parts * slices, 1, 1), numbers, constants, warps, stages)
+
+
+def problem(known: dict, queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None) -> Problem:
+    rows, length, heads, features = queries.shape
+    about = rows * heads, length, features, values.shape[-1], queries.dtype, processors_of(queries.device)
+    settings = tuned("memory_sum", (queries, keys, values, memory), settings_for(*about))
+    return Problem(rows, length, heads, features, values.shape[-1], settings, PRECISIONS[queries.dtype], known)
+
+
+def known_problem(inputs: tuple, *others: Tensor | None) -> Problem:
+    """Found once for tensors of a layout."""
+    known = known_of(("memory_sum", layout_of((*inputs, *others))))
+    return once(known, "problem", lambda: problem(known, *inputs))
+
+
+def add_up(p: Problem, purpose: str, queries, keys, values, start, reads, last) -> None:
+    """Reads, and the page after all; where nothing is read, what each part adds to a page."""
+
+    def way() -> Way:
+        cut = p.settings.forward
+        steps = strides(queries, keys, values)
+        return p.way(cut, -(-p.values // cut.columns), steps, REVERSED=purpose == "ends")
+
+    launch(p.known, purpose, kernels.sum_kernel, (queries, keys, values, start, reads, last), way)
+
+
+def pages_between(p: Problem, purpose: str, keys: Tensor, values: Tensor, first: Tensor | None) -> Tensor | None:
+    """The page that each part starts from, `(b h) parts k v`, in the order in which they come."""
+    if p.settings.parts == 1:
+        return first
+    added = keys.new_empty(p.lines, p.settings.parts, p.features, p.values, dtype=torch.float32)
+    add_up(p, purpose, None, keys, values, None, None, added)
+    first = torch.zeros_like(added[:, :1]) if first is None else first.view_as(added[:, :1])
+    return torch.cat([first, added[:, :-1]], dim=1).cumsum(dim=1)
+
+
+def made_for(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    rows, length, heads, features = queries.shape
+    reads = values.new_empty(rows, length, heads, values.shape[-1])
+    return reads, values.new_empty(rows, heads, features, values.shape[-1], dtype=torch.float32)
+
+
+def forward(queries, keys, values, memory) -> list[Tensor | None]:
+    """Reads, the last page and, where the sequence has several parts, the pages they start from."""
+    reads, last = made_for(queries, values)
+    with torch.cuda.device_of(queries):
+        p = known_problem((queries, keys, values, memory))
+        starts = pages_between(p, "starts", keys, values, memory)
+        add_up(p, "sum", queries, keys, values, starts, reads, last)
+    return [reads, last, None if starts is memory else starts]
+
+
+def backward(grads, kept, queries, keys, values, memory) -> list[Tensor | None]:
+    of_reads, of_last = grads
+    of_reads = torch.zeros_like(values) if of_reads is None else of_reads
+    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
+    of_last = None if of_last is None else of_last.contiguous()
+    p = known_problem((queries, keys, values, memory), of_reads, of_last)
+    found = [x.new_empty(*x.shape) for x in (queries, keys, values)]
+    of_memory = None if memory is None else torch.empty_like(memory)
+    start = memory if kept[0] is None else kept[0]
+    with torch.cuda.device_of(queries):
+        ends = pages_between(p, "ends", queries, of_reads, of_last)
+
+        def way() -> Way:
+            cut, steps = p.settings.back, strides(queries, keys, values, of_reads)
+            slices = 2 * -(-p.features // cut.columns) - (-p.values // cut.columns)
+            return p.way(cut, slices, steps, WIDE=holding(p.values))
+
+        arguments = (queries, keys, values, of_reads, start, ends, *found, of_memory)
+        launch(p.known, "back", kernels.sum_back_kernel, arguments, way)
+    return [*found, of_memory]
+
+
+def shapes(queries, keys, values, memory) -> list[Tensor | None]:
+    p = problem({}, queries, keys, values, memory)
+    starts = queries.new_empty(p.lines, p.settings.parts, p.features, p.values, dtype=torch.float32)
+    return [*made_for(queries, values), starts if p.settings.parts > 1 else None]
+
+
+INPUTS = "Tensor queries, Tensor keys, Tensor values, Tensor? memory"
+memory_sum = Operation("memory_sum", INPUTS, forward, backward, shapes, learned=4, results=2, kept_from=2)
