@@ -351,7 +351,7 @@ def carry_kernel(
             if ERASE:
                 base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
                 offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
-                store_for_products(base, offsets, notes, here, VALUES, FINE)
+                store_for_products(base, offsets, -notes, here, VALUES, FINE)
             base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, page.to(pages.dtype.element_ty), mask=there)
         page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
@@ -389,11 +389,14 @@ def carry_back_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
-    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr, FRESH: tl.constexpr,
+    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
-    """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends."""
+    """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends.
+
+    Where gradients of values tell those of what T was given, there is no `of_fresh`.
+    """
     BANDS: tl.constexpr = COLUMNS // BAND
-    HALVES: tl.constexpr = split_into(FRESH)
+    HALVES: tl.constexpr = split_into(FINE)
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     FULL: tl.constexpr = PAGE % COLUMNS == 0 and PAGE == VALUES
     program = tl.program_id(0)
@@ -451,9 +454,10 @@ def carry_back_kernel(
             if SAVES:
                 token = (row * length + first).to(tl.int64) * heads + head
                 here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
-                base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
-                offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
-                store_for_products(base, offsets, fresh, here, VALUES, FRESH)
+                if of_fresh is not None:
+                    base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
+                    offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
+                    store_for_products(base, offsets, fresh, here, VALUES, FINE)
                 base = of_values + token * VALUES + slice * COLUMNS
                 offsets = place[:, None] * (heads * VALUES) + across[None, :]
                 tl.store(base + offsets, as_tokens(of_value.to(of_values.dtype.element_ty)), mask=here)

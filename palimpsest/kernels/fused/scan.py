@@ -114,7 +114,7 @@ class Shape(NamedTuple):
 class Saved(NamedTuple):
     """What backward needs beside the inputs, and T."""
 
-    notes: Tensor | None = None  # b t h v, or in two halves: what was erased is what they are short of
+    notes: Tensor | None = None  # b t h v, or in two halves, with the other sign: as they are added up in backward
     pages: Tensor | None = None  # (b h) n v k, at the start of each chunk
 
 
@@ -131,9 +131,9 @@ class Problem(NamedTuple):
     known: dict  # what was found out about tensors of this layout
 
     @property
-    def fresh(self) -> str:
-        """How the gradient of what T is given is saved; two gates find theirs where most of it cancels."""
-        return self.precision.rough if self.shared else self.precision.fine
+    def opened(self) -> bool:
+        """Whether the gradient of values, as it is handed back, tells that of what T is given: with a gate for both."""
+        return self.shared and self.precision.fine == "split"
 
     @property
     def chunks(self) -> int:
@@ -310,7 +310,7 @@ def carry_back(
         constants = {"ERASE": erase is not None, "WRITE": write is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "FRESH": p.fresh}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps)}
         constants = p.common("LIMIT", "ROUGH") | constants | there
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
@@ -335,13 +335,13 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         gates = {"ERASE": erase is not None, "WRITE": write is not None, "SHARED": p.shared}
         there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
         constants = p.common() | sizes | gates | there
-        constants |= {"LEVELS": p.levels, "STAGES": p.settings.gradient_stages, "FRESH": p.fresh}
+        constants |= {"LEVELS": p.levels, "STAGES": p.settings.gradient_stages}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
     arguments = (
         queries, keys, values, log_keep, erase, write, matrix,
-        ready.queries, ready.keys, ready.seen, ready.between, ready.kept, ready.remaining, *saved,
+        ready.queries, ready.keys, ready.solved, ready.seen, ready.between, ready.kept, ready.remaining, *saved,
         of_reads, of_mass, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     )  # fmt: skip
@@ -394,9 +394,7 @@ def backward(
 ):
     of_pages = torch.empty_like(saved.pages)
     of_values = tensors[2].new_empty(*tensors[2].shape)
-    of_fresh = None
-    if saved.notes is not None:
-        of_fresh = torch.empty_like(of_values, dtype=p.precision.saved) if p.shared else torch.empty_like(saved.notes)
+    of_fresh = None if saved.notes is None or p.opened else torch.empty_like(saved.notes)
     of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     seen = looked(p, tensors, ready)
     if p.settings.parts > 1:

@@ -249,12 +249,12 @@ def diagonal(x):
 
 @triton.jit
 def worth_of_values(
-    of_fresh, values, step, v_step, inside, until, VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    of_fresh, values, step, v_step, inside, VALUES: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The overlap of each token's value, up to some column, with the gradient of what T was given for it, [CHUNK]."""
+    """The overlap of each token's value with the gradient of what T was given for it, [CHUNK]."""
     found, place = tl.zeros((CHUNK, CHUNK), tl.float32), tl.arange(0, CHUNK)[:, None]
-    for start in tl.range(0, until, COLUMNS, num_stages=STAGES):
+    for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
         column = start + tl.arange(0, COLUMNS)[None, :]
         here = inside[:, None] & (column < VALUES)
         fresh = tl.load(of_fresh + (place * step + column), mask=here, other=0.0)
@@ -267,9 +267,69 @@ def worth_of_values(
 
 
 @triton.jit
+def back_through(tiles, index, x, CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None):
+    """The transpose of a stored tile times [CHUNK, n]."""
+    found = product(load_tile(tiles, index, True, CHUNK, PRECISION), x, PRECISION, onto)
+    if PRECISION == "split":
+        found = product(load_tile(tiles + CHUNK * CHUNK, index, True, CHUNK, PRECISION), x, "half", found)
+    return found
+
+
+@triton.jit
+def recalled_by(
+    program, k, between_in, keep_base, keep_t, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """How much of each note before it a key recalls, [CHUNK, CHUNK]."""
+    place = tl.arange(0, CHUNK)
+    if KEEP == "features":
+        nothing = tl.zeros((CHUNK, CHUNK), tl.float32)
+        logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
+        _, found = overlaps_by_feature(nothing, nothing, k, k, logs, CHUNK, LEVELS, PRECISION)
+    else:
+        found = product(k, tl.trans(k), PRECISION)
+        if KEEP == "heads":
+            at = program.to(tl.int64) * (CHUNK * CHUNK)
+            found *= tl.load(between_in + at + (place[:, None] * CHUNK + place[None, :]))
+    return tl.where(place[:, None] > place[None, :], found, 0.0)
+
+
+@triton.jit
+def worth_of_gate(
+    program, k, recalled, kept, remaining, solved, seen_in, notes, pages, of_pages, of_reads, values,
+    step, r_step, v_step, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+    COLUMNS: tl.constexpr, CHUNK: tl.constexpr, KEEP: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+):  # fmt: skip
+    """What one gate that erases and writes is worth, [CHUNK].
+
+    That is the overlap of value − recall with the gradient of what T was given, both found again.
+    """
+    found, place = tl.zeros((CHUNK,), tl.float32), tl.arange(0, CHUNK)[:, None]
+    feature = tl.arange(0, SIZE)[None, :]
+    for start in tl.range(0, VALUES, COLUMNS, num_stages=1):
+        across, down = start + tl.arange(0, COLUMNS)[None, :], start + tl.arange(0, COLUMNS)[:, None]
+        here, there = inside[:, None] & (across < VALUES), (feature < FEATURES) & (down < VALUES)
+        page = tl.trans(tl.load(pages + (down * FEATURES + feature), mask=there, other=0.0))
+        of_page = tl.trans(tl.load(of_pages + (down * FEATURES + feature), mask=there, other=0.0))
+        note = tl.load(notes + (place * step + across), mask=here, other=0.0)
+        lost = tl.load(notes + VALUES + (place * step + across), mask=here, other=0.0)
+        coming = tl.load(of_reads + (place * r_step + across), mask=here, other=0.0)
+        v = tl.load(values + (place * v_step + across), mask=here, other=0.0).to(tl.float32)
+        if KEEP == "features":
+            recall, of_notes = product(k * kept, page, FINE), product(k * remaining, of_page, FINE)
+        else:
+            recall = dimmed(product(k, page, ROUGH), kept, KEEP)
+            of_notes = dimmed(product(k, of_page, ROUGH), remaining, KEEP)
+        v = product(recalled, lost, ROUGH, product(recalled, note, FINE, v))
+        of_notes = back_through(seen_in, program, coming, CHUNK, FINE, of_notes)
+        found += tl.sum(back_through(solved, program, of_notes, CHUNK, FINE) * (v - recall), axis=1)
+    return found
+
+
+@triton.jit
 def gradients_kernel(
     queries, keys, values, log_keep, erase, write, matrix,
-    queries_in, keys_in, seen_in, between_in, kept_in, remaining_in,
+    queries_in, keys_in, solved, seen_in, between_in, kept_in, remaining_in,
     notes_in, pages, of_reads, of_mass, of_fresh, of_pages,
     of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
@@ -279,11 +339,15 @@ def gradients_kernel(
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, SHARED: tl.constexpr, LIMIT: tl.constexpr,
     LOOKED: tl.constexpr, READY: tl.constexpr, STAGES: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
-    FRESH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients are written as contiguous tensors of the shape of what they are of."""
+    """Gradients are written as contiguous tensors of the shape of what they are of.
+
+    One gate β erases and writes, and gradients of values are β times those of what T was given: if these were not
+    saved, they stand for them, and what is found with them has been multiplied by β.
+    """
+    OPENED: tl.constexpr = ERASE and of_fresh is None
+    JOINED: tl.constexpr = OPENED and KEEP == "all"
     NOTE: tl.constexpr = split_into(FINE) * VALUES
-    GIVEN: tl.constexpr = split_into(FRESH) * VALUES
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
     place, feature, first = tl.arange(0, CHUNK), tl.arange(0, SIZE), chunk * CHUNK
@@ -313,16 +377,19 @@ def gradients_kernel(
         base = first_of(erase, row, head, first, erase_b, erase_t, erase_h)
         beta = gate_of(base, erase_t, inside, LIMIT, CHUNK)
         little = tl.abs(beta) < LITTLE
-        some, until = True, VALUES
+        some = True
         if FINE == "split":  # notes tell what gates are worth, unless some token erases next to nothing
             some = tl.max((little & inside).to(tl.int32), axis=0) > 0
-            if SHARED:
-                until = tl.where(some, VALUES, 0)
-        of_into = worth_of_values(
-            of_fresh + token * GIVEN, v_base, heads * GIVEN, v_t, inside, until, VALUES, COLUMNS, CHUNK, STAGES, FRESH
-        )
+        if OPENED:
+            given, GIVEN, erased = of_values, VALUES, tl.full((CHUNK,), 1.0, tl.float32)
+        else:
+            given, GIVEN, erased = of_fresh, NOTE, beta
+            of_into = worth_of_values(
+                given + token * GIVEN, v_base, heads * GIVEN, v_t, inside, VALUES, COLUMNS, CHUNK, STAGES, FINE
+            )
         of_system = tl.zeros((CHUNK, CHUNK), tl.float32)  # its diagonal: what notes are worth
-        erasing = tl.zeros((CHUNK, SIZE), tl.float32)
+        if not JOINED:
+            erasing = tl.zeros((CHUNK, SIZE), tl.float32)
     else:
         _, remaining = fades_of(
             program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
@@ -348,19 +415,22 @@ def gradients_kernel(
             by_page = product(page, tl.trans(of_page), ROUGH, by_page)
         if ERASE:
             at = token * NOTE + (place[:, None] * (heads * NOTE) + column[None, :])
-            on_fresh = token * GIVEN + (place[:, None] * (heads * GIVEN) + column[None, :])
+            on_given = token * GIVEN + (place[:, None] * (heads * GIVEN) + column[None, :])
             notes = tl.load(notes_in + at, mask=here, other=0.0)
-            fresh = tl.load(of_fresh + on_fresh, mask=here, other=0.0)
+            fresh = tl.load(given + on_given, mask=here, other=0.0)
             of_system = product(fresh, tl.trans(notes), FINE, of_system)
             of_seen = product(coming, tl.trans(notes), FINE, of_seen)
-            erasing = product(fresh, page, ROUGH, erasing)
+            if JOINED:  # of which both take away
+                writing = product(fresh, page, ROUGH, writing)
+            else:
+                erasing = product(fresh, page, ROUGH, erasing)
             writing = product(notes, of_page, ROUGH, writing)
             if FINE == "split":
                 lost = tl.load(notes_in + VALUES + at, mask=here, other=0.0)
                 of_system = product(fresh, tl.trans(lost), FINE, of_system)
                 of_seen = product(coming, tl.trans(lost), FINE, of_seen)
-            if FRESH == "split":
-                lost = tl.load(of_fresh + VALUES + on_fresh, mask=here, other=0.0)
+            if FINE == "split" and not OPENED:
+                lost = tl.load(given + VALUES + on_given, mask=here, other=0.0)
                 of_system = product(lost, tl.trans(notes), FINE, of_system)
         else:
             v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
@@ -381,6 +451,8 @@ def gradients_kernel(
             tl.store(of_values + at, of_value.to(of_values.dtype.element_ty), mask=here)
         asking = product(coming, page, ROUGH, asking)
 
+    if ERASE:  # notes are saved with the other sign
+        of_seen, writing = -of_seen, -writing
     if KEEP == "heads":
         by_whole = tl.sum(diagonal(by_page), axis=0)
     if PAGE > VALUES:  # the same for the column in which keys are counted
@@ -418,20 +490,21 @@ def gradients_kernel(
         by_later = tl.sum(of_q * q, axis=1)
         by_earlier = tl.sum(of_k * k, axis=1)
     if ERASE:
-        noted = diagonal(of_system)
-        of_system = tl.where(row_place > column_place, -of_system, 0.0)
-        erasing = -dimmed(erasing, kept, KEEP)
+        noted = -diagonal(of_system)
+        of_system = tl.where(row_place > column_place, of_system, 0.0)
         by_recalling = tl.zeros((CHUNK,), tl.float32)  # of β, from the recall, put together again
-        if KEEP != "all":
-            by_recalling = tl.sum(erasing * k, axis=1)
-        elif some:
-            by_recalling = tl.sum(erasing * k, axis=1) + tl.sum(of_system * product(k, tl.trans(k), FINE), axis=1)
-        erasing *= beta[:, None]
-        of_k += erasing
+        if not JOINED:
+            erasing = -dimmed(erasing, kept, KEEP)
+            if KEEP != "all":
+                by_recalling = tl.sum(erasing * k, axis=1)
+            elif some:
+                by_recalling = tl.sum(erasing * k, axis=1) + tl.sum(of_system * product(k, tl.trans(k), FINE), axis=1)
+            erasing *= erased[:, None]
+            of_k += erasing
         if KEEP == "features":
             by_later += erasing * k
         elif KEEP == "heads":
-            by_later += by_recalling * beta
+            by_later += by_recalling * erased
     if KEEP == "features":
         total = whole_of(program, kept_in, KEEP, FEATURES, SIZE, CHUNK)
         of_logs = (total * by_whole)[None, :] + product((row_place <= column_place).to(tl.float16), by_later, FINE)
@@ -449,11 +522,11 @@ def gradients_kernel(
             by_key = product(tl.trans(pairs), q * kept, FINE)
             if ERASE:  # rows of the later half are multiplied by β once the recall is put together
                 pairs = tl.where(across, of_system, 0.0)
-                by_key += product(pairs + tl.trans(pairs * beta[:, None]), dim_keys, FINE)
+                by_key += product(pairs + tl.trans(pairs * erased[:, None]), dim_keys, FINE)
                 later = later_half(place, level)
                 by_key *= kept
                 by_recalling += tl.where(later, tl.sum(by_key * k, axis=1), 0.0)
-                by_key *= tl.where(later, beta, 1.0)[:, None]
+                by_key *= tl.where(later, erased, 1.0)[:, None]
             else:
                 by_key *= kept
             of_q += by_query
@@ -473,8 +546,8 @@ def gradients_kernel(
                 of_system *= since
                 of_overlaps = of_system * product(k, tl.trans(k), FINE)
                 by_recalling += tl.sum(of_overlaps, axis=1)
-                pairs += beta[:, None] * of_overlaps
-            of_system *= beta[:, None]
+                pairs += erased[:, None] * of_overlaps
+            of_system *= erased[:, None]
             of_k += product(of_system, k, ROUGH) + product(tl.trans(of_system), k, ROUGH)
 
     wide = tl.arange(0, WIDE)
@@ -485,15 +558,29 @@ def gradients_kernel(
     found = back(of_k, k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK, ERASE)
     tl.store(of_keys + token * WIDTH + offsets, found.to(of_keys.dtype.element_ty), mask=on_raw)
     if ERASE:
-        of_beta = by_recalling + of_into if SHARED else by_recalling
-        if FINE == "split":  # notes are finer than the rounded recall, but not where next to nothing was erased
-            if SHARED:
-                worth = noted
-            elif WRITE:
-                worth = noted - of_into * into
-            else:
-                worth = noted - of_into
-            of_beta = tl.where(little, of_beta, worth / tl.where(little, 1.0, beta))
+        if OPENED:
+            of_beta = noted / tl.where(little, 1.0, beta * beta)
+            if some:
+                k = looked_at(
+                    keys_in, k_base, k_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK
+                )
+                recalled = recalled_by(
+                    program, k, between_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, LEVELS, FINE
+                )
+                kept, remaining = fades_of(
+                    program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
+                )
+                again = worth_of_gate(
+                    program, k, recalled, kept, remaining, solved, seen_in, notes_in + token * NOTE,
+                    pages + page_base, of_pages + page_base, r_base, v_base, heads * NOTE, r_t, v_t, inside,
+                    FEATURES, SIZE, VALUES, COLUMNS, CHUNK, KEEP, FINE, ROUGH,
+                )  # fmt: skip
+                of_beta = tl.where(little, again, of_beta)
+        else:
+            of_beta = by_recalling + of_into if SHARED else by_recalling
+            if FINE == "split":  # notes are finer than the rounded recall, but not where next to nothing was erased
+                worth = noted - of_into * into if WRITE else noted - of_into
+                of_beta = tl.where(little, of_beta, worth / tl.where(little, 1.0, beta))
         of_beta *= slope_of(beta, LIMIT)
         tl.store(of_erase + token + place * heads, of_beta.to(of_erase.dtype.element_ty), mask=inside)
     if WRITE and not SHARED:
