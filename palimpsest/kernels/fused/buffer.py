@@ -1,7 +1,8 @@
 """One buffer in place of many tensors that only kernels see: each that is made costs the host half a launch."""
 
+from collections.abc import Iterable
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,11 @@ class Room(NamedTuple):
     def of(self, buffer: Tensor) -> Tensor:
         size = prod(self.shape) * self.dtype.itemsize
         return buffer.view(torch.uint8)[self.start : self.start + size].view(self.dtype).view(self.shape)
+
+
+def tensors_in(buffer: Tensor, rooms: Iterable[Any]) -> list[Any]:
+    """None where there is no room."""
+    return [None if room is None else room.of(buffer) for room in rooms]
 
 
 class Buffer:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 # pyright: reportCallIssue=false, reportArgumentType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 import torch
 import triton
 from torch import Tensor
@@ -15,7 +16,7 @@ from ...look import PRODUCTS, Look
 from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from . import tiles
-from .buffer import Buffer
+from .buffer import Buffer, tensors_in
 from .decode import decode, short
 from .features import holding
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
@@ -198,6 +199,7 @@ class Problem(NamedTuple):
         return {name: value for name, value in found.items() if name not in without}
 
 
+PLAIN = Look()
 BARE = ("Identity", "Unscaled", 1, 0.0, 0.0, 1.0, False)  # a look that changes nothing
 
 
@@ -224,10 +226,8 @@ class Hidden(NamedTuple):
     effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does, if so, to one given
 
     def of(self, buffer: Tensor) -> "Hidden":
-        saved, ready = (
-            each and type(each)(*[room and room.of(buffer) for room in each]) for each in (self.saved, self.ready)
-        )
-        return Hidden(saved, ready, self.effects and self.effects.of(buffer))
+        saved = None if self.saved is None else Saved(*tensors_in(buffer, self.saved))
+        return Hidden(saved, Ready(*tensors_in(buffer, self.ready)), *tensors_in(buffer, [self.effects]))
 
 
 def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
@@ -432,7 +432,7 @@ def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Ten
         shape, kind = (x.values.shape, p.precision.saved) if p.shared else (saved.notes.shape, saved.notes.dtype)
         fresh = buffer.room(*shape, dtype=kind)
     own = buffer.made_like(x.values)
-    of_pages, of_fresh = pages.of(own), fresh and fresh.of(own)
+    of_pages, of_fresh = tensors_in(own, (pages, fresh))
     of_values = x.values.new_empty(*x.values.shape)
     of_starts = of_values.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     seen = looked(p, tensors, ready)
@@ -572,10 +572,11 @@ def scan(
     """
     log_keep, erase, write, limit = gates
     shared = erase is not None and erase is write
-    queries, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (queries, keys, values))
+    if not queries.stride(-1) == keys.stride(-1) == values.stride(-1) == 1:
+        queries, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (queries, keys, values))
     if log_keep is not None and log_keep.ndim == 4 and log_keep.stride(-1) != 1:
         log_keep = log_keep.contiguous()
-    about = look or Look()
+    about = look or PLAIN
     matrix = None if about.matrix is None else about.matrix.float().contiguous()
     memory = None if memory is None else memory.float().contiguous()
     saves = wants_gradients(queries, keys, values, gates, memory)
@@ -592,8 +593,9 @@ def scan(
 
 
 def wants_gradients(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> bool:
-    tensors = (queries, keys, values, *gates[:3], memory)
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if not torch.is_grad_enabled():
+        return False
+    return any(x is not None and x.requires_grad for x in (queries, keys, values, *gates[:3], memory))
 
 
 def kernel_for(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> str:
@@ -610,7 +612,7 @@ def refusal(queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None
     if not same or (memory is not None and memory.dtype == torch.float64):
         found = ", ".join(sorted({str(x.dtype).removeprefix("torch.") for x in (queries, keys, values)}))
         return f"the fused backend knows queries, keys and values all of float32, bfloat16 or float16; found {found}"
-    features = (look or Look()).features(queries.shape[-1])
+    features = (look or PLAIN).features(queries.shape[-1])
     if max(features, values.shape[-1]) > MOST:
         return f"the fused backend holds at most {MOST} features and values; found {features} and {values.shape[-1]}"
     return None
