@@ -6,20 +6,26 @@ read   = Σ weight · value
 """
 
 from collections.abc import Callable
+from types import ModuleType
 
 from torch import Tensor
 
-from ..axes import check_axes
+from ..axes import Shape, check_shapes, once_each
 from ..relative import Relative
 from . import attention_blocked, attention_plain, attention_reference
 from .scan import BackendRefused
 from .trust import HAS_TRITON, trusted
 
 
-def fused(*arguments, **options) -> Tensor:
-    from .fused.attention import attend  # where there is no GPU there may be no triton
+@once_each
+def fused_form() -> ModuleType:
+    from .fused import attention  # where there is no GPU there may be no triton
 
-    return attend(*arguments, **options)
+    return attention
+
+
+def fused(*arguments, **options) -> Tensor:
+    return fused_form().attend(*arguments, **options)
 
 
 ATTENTION_BACKENDS: dict[str, Callable[..., Tensor]] = {
@@ -85,9 +91,7 @@ def skips_by_head(queries: Tensor) -> bool:
 def why_not_fused(queries: Tensor, values: Tensor) -> str | None:
     if not HAS_TRITON:
         return "the fused backend needs triton, which is not installed"
-    from .fused.attention import refusal
-
-    return refusal(queries, values)
+    return fused_form().refusal(queries, values)
 
 
 def check(
@@ -100,9 +104,25 @@ def check(
     persistent: tuple[Tensor, Tensor] | None,
     empty: Tensor | None,
 ) -> dict[str, int]:
-    place_queries, table, bias = (None, None, None) if relative is None else relative
-    vectors = (None, None) if persistent is None else persistent
-    sizes = check_axes(
+    tensors = (queries, keys, values, *(relative or (None,) * 3), mask, *(persistent or (None,) * 2), empty)
+    return sizes_of(reach, *[None if x is None else x.shape for x in tensors])
+
+
+@once_each
+def sizes_of(
+    reach: int | None,
+    queries: Shape,
+    keys: Shape,
+    values: Shape,
+    place_queries: Shape | None,
+    table: Shape | None,
+    bias: Shape | None,
+    mask: Shape | None,
+    vector_keys: Shape | None,
+    vector_values: Shape | None,
+    empty: Shape | None,
+) -> dict[str, int]:
+    sizes = check_shapes(
         queries=(queries, "b t h k"),
         keys=(keys, "b s h k"),
         values=(values, "b s h v"),
@@ -110,12 +130,12 @@ def check(
         table=(table, "r h k"),
         bias=(bias, "r h"),
         mask=(mask, "h m"),
-        persistent_keys=(vectors[0], "h p k"),
-        persistent_values=(vectors[1], "h p v"),
-        empty=(empty, "b" if empty is None or empty.ndim == 1 else "b t"),
+        persistent_keys=(vector_keys, "h p k"),
+        persistent_values=(vector_values, "h p v"),
+        empty=(empty, "b" if empty is None or len(empty) == 1 else "b t"),
     )
     if 0 in (sizes[axis] for axis in "bthkv"):
-        raise ValueError(f"nothing to attend with: queries {tuple(queries.shape)}, values {tuple(values.shape)}")
+        raise ValueError(f"nothing to attend with: queries {tuple(queries)}, values {tuple(values)}")
     if sizes["s"] < sizes["t"]:
         raise ValueError(f"the last {sizes['t']} keys are the queries' own, but there are {sizes['s']} in all")
     if reach is not None and reach < 1:

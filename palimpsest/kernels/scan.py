@@ -7,11 +7,12 @@ read   = queryᵀ memory
 
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from ..axes import check_axes
+from ..axes import Shape, check_shapes, once_each
 from ..gates import Gates
 from ..look import Look
 from . import chunked, recurrent, reference
@@ -19,10 +20,15 @@ from .precision import full_precision, memory_dtype
 from .trust import HAS_TRITON, trusted
 
 
-def fused(*arguments) -> tuple[Tensor, Tensor, Tensor | None]:
-    from .fused.scan import scan  # where there is no GPU there may be no triton
+@once_each
+def fused_form() -> ModuleType:
+    from .fused import scan  # where there is no GPU there may be no triton
 
-    return scan(*arguments)
+    return scan
+
+
+def fused(*arguments) -> tuple[Tensor, Tensor, Tensor | None]:
+    return fused_form().scan(*arguments)
 
 
 BACKENDS: dict[str, Callable[..., tuple]] = {
@@ -108,10 +114,10 @@ def scanned(
     if backend != "fused" and look is not None:
         queries, keys, look = look.of(queries), look.of(keys), None
     sizes = check(queries, keys, values, gates, memory, column, look)
-    dtype = memory_dtype(values.dtype if memory is None else torch.promote_types(memory.dtype, values.dtype))
     if backend == "fused" and column is None:
         reads, after, _ = fused(queries, keys, values, gates, memory, look, False)
         return reads, after, None, None
+    dtype = memory_dtype(values.dtype if memory is None else torch.promote_types(memory.dtype, values.dtype))
     if memory is None:
         memory = values.new_zeros(sizes["b"], sizes["h"], sizes["k"], sizes["v"], dtype=dtype)
     if backend == "fused" and column is not None:
@@ -156,15 +162,9 @@ def choose_backend(
     look: Look | None = None,
 ) -> str:
     possible = queries.is_cuda and why_not_fused(queries, keys, values, memory, look) is None
-    if possible and trusted(fused_kernel(queries, keys, values, gates, memory), queries.device):
+    if possible and trusted(fused_form().kernel_for(queries, keys, values, gates, memory), queries.device):
         return "fused"
     return "recurrent" if queries.shape[1] == 1 else "chunked"
-
-
-def fused_kernel(*arguments) -> str:
-    from .fused.scan import kernel_for
-
-    return kernel_for(*arguments)
 
 
 def why_not_fused(
@@ -172,9 +172,7 @@ def why_not_fused(
 ) -> str | None:
     if not HAS_TRITON:
         return "the fused backend needs triton, which is not installed"
-    from .fused.scan import refusal
-
-    return refusal(queries, keys, values, memory, look)
+    return fused_form().refusal(queries, keys, values, memory, look)
 
 
 def check(
@@ -186,21 +184,38 @@ def check(
     column: Tensor | None,
     look: Look | None,
 ) -> dict[str, int]:
-    per_feature = gates.log_keep is not None and gates.log_keep.ndim == 4
-    raw = "b t h k" if look is None else "b t h w"
-    sizes = check_axes(
+    features = None if look is None else look.features(queries.shape[-1])
+    tensors = (queries, keys, values, *gates[:3], memory, column)
+    return sizes_of(features, *[None if x is None else x.shape for x in tensors])
+
+
+@once_each
+def sizes_of(
+    features: int | None,
+    queries: Shape,
+    keys: Shape,
+    values: Shape,
+    log_keep: Shape | None,
+    erase: Shape | None,
+    write: Shape | None,
+    memory: Shape | None,
+    column: Shape | None,
+) -> dict[str, int]:
+    """A look makes so many features; None where there is no look."""
+    per_feature = log_keep is not None and len(log_keep) == 4
+    raw = "b t h k" if features is None else "b t h w"
+    sizes = check_shapes(
         queries=(queries, raw),
         keys=(keys, raw),
         values=(values, "b t h v"),
-        log_keep=(gates.log_keep, "b t h k" if per_feature else "b t h"),
-        erase=(gates.erase, "b t h"),
-        write=(gates.write, "b t h"),
+        log_keep=(log_keep, "b t h k" if per_feature else "b t h"),
+        erase=(erase, "b t h"),
+        write=(write, "b t h"),
         memory=(memory, "b h k v"),
         column=(column, "b h k 1"),
     )
     if column is not None and sizes.pop("1") != 1:
-        raise ValueError(f"column: expected the axes b h k 1, found the shape {tuple(column.shape)}")
-    features = None if look is None else look.features(sizes["w"])
+        raise ValueError(f"column: expected the axes b h k 1, found the shape {tuple(column)}")
     if features is not None and sizes.setdefault("k", features) != features:
         raise ValueError(f"the look makes {features} features of {sizes['w']} numbers, but the memory has {sizes['k']}")
     if 0 in sizes.values():

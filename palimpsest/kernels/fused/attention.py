@@ -13,9 +13,11 @@ from torch import Tensor
 from ...relative import Relative
 from ..trust import INTERPRETED
 from . import attention_kernels as kernels
+from .buffer import Buffer, tensors_in
 from .features import holding
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, product_dtype, room_of
 from .operation import Operation
+from .repeating import Some, repeated
 from .tuned import tuned
 
 WIDEST = 256  # of a head's keys and values
@@ -179,19 +181,27 @@ class Given(NamedTuple):
     chance: tuple  # what is empty, and the seed
 
 
-def given_to(p: Problem, tensors: Sequence[Tensor | None]) -> Given:
+def given_to(p: Problem, tensors: Sequence[Tensor | None], looks: Tensor | None) -> Given:
     stepped = [x if steps is None else (x, *steps) for x, steps in zip(tensors, p.steps, strict=True)]
-    compared, persistent, chance = stepped[:7], stepped[7:9], stepped[9:]
-    return Given((*compared, looks_of(p, tensors[6], compared[6])), tuple(persistent), tuple(chance))
+    return Given((*stepped[:7], looks), tuple(stepped[7:9]), tuple(stepped[9:]))
 
 
-def looks_of(p: Problem, mask: Tensor | None, stepped) -> Tensor | None:
-    """How many distances each head looks at, and how many of them have a whole share, `h 2`."""
-    if mask is None:
-        return None
-    looks = mask.new_empty(len(mask), 2, dtype=torch.int32)
-    p.launch("looks_kernel", (len(mask), 1, 1), (stepped, looks, p.reach), {"TILE": 2048}, 8, 1)
-    return looks
+class Kept(NamedTuple):
+    """What backward needs beside inputs and reads: rooms in a buffer, or the tensors there."""
+
+    lse: Tensor  # b h t, the logarithm to base two of each query's sum of weights
+    largest: Tensor  # b h t, its largest score
+    looks: Tensor | None  # h 2, how many distances each head looks at, and how many of them have a whole share
+
+    def of(self, buffer: Tensor) -> "Kept":
+        return Kept(*tensors_in(buffer, self))
+
+
+def rooms_for(queries: Tensor, mask: Tensor | None) -> tuple[Buffer, Kept]:
+    rows, length, heads, _ = queries.shape
+    buffer = Buffer()
+    lse, largest = (buffer.room(rows, heads, length) for _ in range(2))
+    return buffer, Kept(lse, largest, None if mask is None else buffer.room(heads, 2, dtype=torch.int32))
 
 
 def tokens(x: Tensor | None) -> tuple | None:
@@ -217,58 +227,77 @@ TENSORS = ", ".join(f"Tensor{'' if number < 3 else '?'} {name}" for number, name
 INPUTS = f"{TENSORS}, int reach, float dropout, int[] settings"
 
 
-def known_problem(inputs: tuple, *others: Tensor) -> tuple[Problem, Sequence[Tensor | None]]:
-    """Found once for tensors of a layout; and the tensors."""
-    *tensors, reach, dropout, numbers = inputs
-    known = known_of((layout_of((*tensors, *others)), reach, dropout, tuple(numbers)))
-    return once(known, "problem", lambda: Problem(known, *inputs)), tensors
+def known_about(tensors: Some, about: Sequence) -> dict:
+    """What was found out for tensors of a layout."""
+    return known_of((layout_of(tensors), *about[:2], tuple(about[2])))
 
 
-def forward(*inputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Reads `b t h v`; the logarithm to base two of each query's sum of weights, and its largest score, `b h t`."""
-    reads, lse, largest = results(*inputs)
-    with torch.cuda.device_of(reads):
-        p, tensors = known_problem(inputs)
-        given, work = given_to(p, tensors), p.settings.forward
-        arguments = (
-            *given.compared, *given.persistent, *given.chance, tokens(reads), lse, largest,
-            *p.sizes, p.reach, p.vectors, p.dropout,
-        )  # fmt: skip
-        p.launch_tiles("forward_kernel", (p.lines, tiles_of(p.length, work), 1), arguments, work)
-    return reads, lse, largest
+def forward(*inputs) -> Some:
+    """Reads `b t h v`, and all that backward needs."""
+    tensors, about = inputs[: len(NAMES)], inputs[len(NAMES) :]
+    known = known_about(tensors, about)
+    return repeated(known, tensors, lambda *given: read(known, given, about))
 
 
-def results(queries: Tensor, keys: Tensor, values: Tensor, *_) -> tuple[Tensor, Tensor, Tensor]:
-    rows, length, heads, _ = queries.shape
-    reads = queries.new_empty(rows, length, heads, values.shape[-1])
-    lse = queries.new_empty(rows, heads, length, dtype=torch.float32)
-    return reads, lse, torch.empty_like(lse)
+def read(known: dict, tensors: Some, about: Sequence) -> Some:
+    p = once(known, "problem", lambda: Problem(known, *tensors, *about))
+    reads, buffer = results(*tensors)
+    lse, largest, looks = rooms_for(tensors[0], tensors[6])[1].of(buffer)
+    given, work = given_to(p, tensors, looks), p.settings.forward
+    if looks is not None:
+        arguments = (given.compared[6], looks, p.reach)
+        p.launch("looks_kernel", (len(looks), 1, 1), arguments, {"TILE": 2048}, 8, 1)
+    arguments = (
+        *given.compared, *given.persistent, *given.chance, tokens(reads), lse, largest,
+        *p.sizes, p.reach, p.vectors, p.dropout,
+    )  # fmt: skip
+    p.launch_tiles("forward_kernel", (p.lines, tiles_of(p.length, work), 1), arguments, work)
+    return reads, buffer
 
 
-def backward(grads: Sequence[Tensor], kept: Sequence[Tensor], *inputs) -> list[Tensor | None]:
+def results(*inputs) -> tuple[Tensor, Tensor]:
+    queries, values, mask = inputs[0], inputs[2], inputs[6]
+    return queries.new_empty(*queries.shape[:3], values.shape[-1]), rooms_for(queries, mask)[0].made_like(queries)
+
+
+def backward(grads: Sequence[Tensor], kept: Sequence[Tensor], *inputs) -> Some:
     """The gradients of the first nine inputs."""
-    grad, (reads, lse, largest) = multiplied(grads[0], grads[0].dtype), kept
-    with torch.cuda.device_of(grad):
-        p, tensors = known_problem(inputs, grad, reads)
-        given, coming = given_to(p, tensors), tokens(grad)
-        dots, found = torch.empty_like(lse), [like(x) for x in tensors[:7]]
-        sums = gradient_of_queries(p, given, coming, reads, lse, largest, dots, found)
-        gradient_of_keys(p, given, coming, lse, largest, dots, found)
-        gradient_of_distances(p, given, sums, found)
-        of_vectors = gradient_of_vectors(p, given, coming, lse, dots) if p.vectors else map(like, tensors[7:9])
-    return [*found, *of_vectors]
+    tensors, about = inputs[: len(NAMES)], inputs[len(NAMES) :]
+    reads, buffer = kept
+    given = (*tensors, multiplied(grads[0], grads[0].dtype), reads)
+    known = known_about(given, about)
+    *found, _ = repeated(known, given, lambda *given: gradients(known, given, about), (buffer,))
+    if tensors[7] is None or not tensors[7].shape[1]:
+        return found
+    return *found[:7], *(x.sum(0).to(grads[0].dtype) for x in found[7:])
 
 
-def gradient_of_queries(p: Problem, given: Given, coming: tuple, reads, lse, largest, dots, found) -> list:
-    """And of places; what each program adds to table, bias and mask is returned."""
-    of_queries, _, _, of_places, *of_distances = found
-    sums = [None if x is None else lse.new_empty(*shape) for x, shape in zip(of_distances, p.summed, strict=True)]
+def gradients(known: dict, given: Some, about: Sequence) -> Some:
+    """And a buffer. Those of persistent vectors are in several parts, whose sum they are."""
+    *tensors, grad, reads, buffer = given
+    p = once(known, "problem", lambda: Problem(known, *tensors, *about))
+    lse, largest, looks = rooms_for(tensors[0], tensors[6])[1].of(buffer)
+    given, coming, found = given_to(p, tensors, looks), tokens(grad), [like(x) for x in tensors[:7]]
+    own = Buffer()
+    rooms = [own.room(*lse.shape)]
+    rooms += [None if x is None else own.room(*shape) for x, shape in zip(found[4:], p.summed, strict=True)]
+    made = own.made_like(lse)
+    dots, *sums = tensors_in(made, rooms)
+    gradient_of_queries(p, given, coming, reads, lse, largest, dots, sums, found)
+    gradient_of_keys(p, given, coming, lse, largest, dots, found)
+    gradient_of_distances(p, given, sums, found)
+    of_vectors = gradient_of_vectors(p, given, coming, lse, dots) if p.vectors else map(like, tensors[7:9])
+    return *found, *of_vectors, made
+
+
+def gradient_of_queries(p: Problem, given: Given, coming: tuple, reads, lse, largest, dots, sums, found) -> None:
+    """And of places, and what each program adds to table, bias and mask."""
+    of_queries, _, _, of_places, *_ = found
     arguments = (
         *given.compared, *given.persistent, *given.chance, tokens(reads), coming, lse, largest, dots,
         tokens(of_queries), tokens(of_places), *sums, *p.sizes, p.reach, p.vectors, p.dropout,
     )  # fmt: skip
     p.launch_tiles("queries_kernel", (p.lines, p.groups, 1), arguments, p.settings.queries)
-    return sums
 
 
 def gradient_of_keys(p: Problem, given: Given, coming: tuple, lse, largest, dots, found) -> None:
@@ -304,7 +333,7 @@ def gradient_of_vectors(p: Problem, given: Given, coming: tuple, lse: Tensor, do
         p.rows, *p.sizes, p.vectors, p.dropout,
     )  # fmt: skip
     p.launch_tiles("vectors_kernel", (heads, tiles, parts), arguments, work)
-    return [x.sum(0).to(coming[0].dtype) for x in sums]
+    return sums
 
 
 relative_attention = Operation("relative_attention", INPUTS, forward, backward, results, learned=LEARNED, kept_from=0)

@@ -85,7 +85,7 @@ class Operation:
     def gradients(self, ctx, grads: tuple[Tensor | None, ...], backward: Callable[..., Made]) -> tuple:
         """Of numbers and tensors."""
         saved, count = ctx.saved_tensors, self.tensors  # torch makes them anew whenever they are asked for
-        if all(grad is None for grad in grads):
+        if not [grad for grad in grads if grad is not None]:
             return (None,) * (1 + count)
         found = backward(grads, saved[count:], *saved[:count], *ctx.numbers)
         return None, *found, *(None,) * (count - self.learned)

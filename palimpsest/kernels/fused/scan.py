@@ -1,10 +1,12 @@
 """The fused memory scan as one torch operation: which kernels are launched, with what, and in which order."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 # pyright: reportCallIssue=false, reportArgumentType=false
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 import torch
 import triton
 from torch import Tensor
@@ -14,11 +16,13 @@ from ...look import PRODUCTS, Look
 from ..trust import INTERPRETED
 from . import scan_kernels as kernels
 from . import tiles
+from .buffer import Buffer, tensors_in
 from .decode import decode, short
 from .features import holding
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
 from .operation import Operation
 from .products import PRECISIONS, Precision
+from .repeating import repeated
 from .sums import memory_sum
 from .tuned import tuned
 
@@ -181,6 +185,7 @@ class Problem(NamedTuple):
         return {name: value for name, value in found.items() if name not in without}
 
 
+PLAIN = Look()
 BARE = ("Identity", "Unscaled", 1, 0.0, 0.0, 1.0, False)  # a look that changes nothing
 
 
@@ -199,52 +204,63 @@ class Ready(NamedTuple):
     dimmed: Tensor | None = None  # 3 c k, features of queries and keys since the start, and of keys until the end
 
 
+class Hidden(NamedTuple):
+    """All that only kernels see of a forward pass: rooms in one buffer, or the tensors there."""
+
+    saved: Saved | None
+    ready: Ready
+    effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does, if so, to one given
+
+    def of(self, buffer: Tensor) -> "Hidden":
+        saved = None if self.saved is None else Saved(*tensors_in(buffer, self.saved))
+        return Hidden(saved, Ready(*tensors_in(buffer, self.ready)), *tensors_in(buffer, [self.effects]))
+
+
+def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
+    """Where in a buffer all that goes."""
+    rows, length, heads, _, features, count, _ = p.shape
+    chunk, parts, page = p.settings.chunk, p.settings.parts, p.shape.page
+    buffer, chunks = Buffer(), (p.lines, p.chunks)
+    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
+    saved, queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed = (None,) * 11
+    if x.saves:
+        pages = buffer.room(*chunks, page, features, dtype=p.precision.saved)
+        notes = None if x.erase is None else buffer.room(rows, length, heads, *halves, count, dtype=kind)
+        saved = Saved(notes, pages)
+    if x.erase is not None or p.keep != "all":
+        seen = buffer.room(*chunks, *halves, chunk, chunk, dtype=kind)
+        if x.erase is not None:
+            solved, opened = buffer.room(*chunks, *halves, chunk, chunk, dtype=kind), buffer.room(*chunks, chunk)
+            into = None if x.write is None else buffer.room(*chunks, chunk)
+        if p.looks_ahead:
+            queries, keys = (buffer.room(rows, length, heads, features, dtype=x.values.dtype) for _ in range(2))
+    if p.keep == "heads":
+        between = buffer.room(*chunks, chunk, chunk)
+        kept, remaining = (buffer.room(*chunks, chunk) for _ in range(2))
+    if p.keep == "features":
+        kept = buffer.room(*chunks, features)
+        dimmed = buffer.room(*chunks, 3, *halves, chunk, features, dtype=kind)
+    effects = buffer.room(p.lines, parts, features, page + turned_by(p, x.erase)) if parts > 1 else None
+    ready = Ready(queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed)
+    return buffer, Hidden(saved, ready, effects)
+
+
 class Results(NamedTuple):
     """All that forward makes."""
 
     reads: Tensor  # b t h v
     last: Tensor  # b h k v, or one more where keys are counted, as all pages have then
     mass: Tensor | None  # b t h, float32, what queries read of that column
-    saved: Saved | None
-    ready: Ready
-    effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does, if so, to one given
-
-    def listed(self) -> list[Tensor | None]:
-        """As an operation hands them on: without what only backward needs, if nothing is saved for it."""
-        rest = () if self.saved is None else (*self.saved, *self.ready, self.effects)
-        return [self.reads, self.last, self.mass, *rest]
+    buffer: Tensor
 
 
-def room_for(p: Problem, tensors, saves: bool) -> Results:
-    """Where everything goes, not filled yet."""
-    _, _, values, _, erase, write, _ = tensors
+def results(p: Problem, values: Tensor, buffer: Buffer) -> Results:
+    """Not filled yet."""
     rows, length, heads, _, features, count, counts = p.shape
-    chunk, parts, page = p.settings.chunk, p.settings.parts, p.shape.page
     reads = values.new_empty(rows, length, heads, count)
-    last = values.new_empty(rows, heads, features, page, dtype=torch.float32)
+    last = values.new_empty(rows, heads, features, p.shape.page, dtype=torch.float32)
     mass = last.new_empty(rows, length, heads) if counts else None
-    halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
-    saved, queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed = (None,) * 11
-    if saves:
-        pages = last.new_empty(p.lines, p.chunks, page, features, dtype=p.precision.saved)
-        notes = None if erase is None else last.new_empty(rows, length, heads, *halves, count, dtype=kind)
-        saved = Saved(notes, pages)
-    if erase is not None or p.keep != "all":
-        seen = last.new_empty(p.lines, p.chunks, *halves, chunk, chunk, dtype=kind)
-        if erase is not None:
-            solved, opened = torch.empty_like(seen), last.new_empty(p.lines, p.chunks, chunk)
-            into = None if write is None or p.shared else torch.empty_like(opened)
-        if p.looks_ahead:
-            queries, keys = (values.new_empty(rows, length, heads, features) for _ in range(2))
-    if p.keep == "heads":
-        between = last.new_empty(p.lines, p.chunks, chunk, chunk)
-        kept, remaining = (last.new_empty(p.lines, p.chunks, chunk) for _ in range(2))
-    if p.keep == "features":
-        kept = last.new_empty(p.lines, p.chunks, features)
-        dimmed = last.new_empty(p.lines, p.chunks, 3, *halves, chunk, features, dtype=kind)
-    effects = last.new_empty(p.lines, parts, features, page + turned_by(p, erase)) if parts > 1 else None
-    ready = Ready(queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed)
-    return Results(reads, last, mass, saved, ready, effects)
+    return Results(reads, last, mass, buffer.made_like(values))
 
 
 def turned_by(p: Problem, erase: Tensor | None) -> int:
@@ -356,15 +372,18 @@ def looked(p: Problem, tensors, ready: Ready):
     return p._replace(look=BARE), (ready.queries, ready.keys, *tensors[2:])
 
 
-def forward(p: Problem, tensors, memory: Tensor | None, saves: bool) -> Results:
-    made = room_for(p, tensors, saves)
-    prepare(p, tensors, made.ready)
-    p, tensors = looked(p, tensors, made.ready)
-    start = memory
-    if made.effects is not None:
-        carry(p, tensors, made.ready, None, None, None, made.effects)
-        start = started(made.effects, memory, p.shape.page)
-    carry(p, tensors, made.ready, start, made.reads, made.mass, made.last, made.saved)
+def forward(x: "Inputs") -> Results:
+    p, tensors = known_problem(x), x.tensors
+    buffer, hidden = rooms_for(p, x)
+    made = results(p, x.values, buffer)
+    saved, ready, effects = hidden.of(made.buffer)
+    prepare(p, tensors, ready)
+    p, tensors = looked(p, tensors, ready)
+    start = x.memory
+    if effects is not None:
+        carry(p, tensors, ready, None, None, None, effects)
+        start = started(effects, x.memory, p.shape.page)
+    carry(p, tensors, ready, start, made.reads, made.mass, made.last, saved)
     return made
 
 
@@ -379,7 +398,7 @@ def started(effects: Tensor, memory: Tensor | None, columns: int) -> Tensor:
 
 def ended(effects: Tensor, of_starts: Tensor, of_last: Tensor | None, columns: int) -> Tensor:
     """The gradient of the page each part ends with, from those its own reads give to where it starts from nothing."""
-    pages = [torch.zeros_like(of_starts[:, 0]) if of_last is None else of_last]
+    pages = [torch.zeros_like(of_starts[:, 0]) if of_last is None else of_last.flatten(0, 1)]
     for effect, own in zip(effects.unbind(1)[:0:-1], of_starts.unbind(1)[:0:-1], strict=True):
         pages.append(added_to(own, effect[..., columns:].mT, pages[-1]))
     return torch.stack(pages[::-1], dim=1)
@@ -389,19 +408,24 @@ def added_to(own: Tensor, turning: Tensor, page: Tensor) -> Tensor:
     return torch.baddbmm(own, turning, page) if turning.numel() else own + page
 
 
-def backward(
-    p: Problem, tensors, saved: Saved, ready: Ready, effects, of_reads: Tensor, of_mass: Tensor | None, of_last
-):
-    of_pages = torch.empty_like(saved.pages)
-    of_values = tensors[2].new_empty(*tensors[2].shape)
-    of_fresh = None if saved.notes is None or p.opened else torch.empty_like(saved.notes)
-    of_starts = of_pages.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
+def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Tensor | None, kept: Tensor) -> tuple:
+    """Gradients, of the page each part starts with too, and a buffer for what only kernels see."""
+    p, tensors = known_problem(x, of_reads, of_last, of_mass), x.tensors
+    saved, ready, effects = rooms_for(p, x)[1].of(kept)
+    buffer, fresh = Buffer(), None
+    pages = buffer.room(*saved.pages.shape, dtype=saved.pages.dtype)
+    if saved.notes is not None and not p.opened:
+        fresh = buffer.room(*saved.notes.shape, dtype=saved.notes.dtype)
+    own = buffer.made_like(x.values)
+    of_pages, of_fresh = tensors_in(own, (pages, fresh))
+    of_values = x.values.new_empty(*x.values.shape)
+    of_starts = of_values.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
     seen = looked(p, tensors, ready)
     if p.settings.parts > 1:
         carry_back(*seen, ready, of_reads, of_mass, None, of_starts)
         of_last = ended(effects, of_starts, of_last, p.shape.page)
     carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_values, of_pages)
-    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages), of_starts
+    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages), of_starts, own
 
 
 INPUTS = (
@@ -409,6 +433,9 @@ INPUTS = (
     "Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, float limit, bool shared, "
     "bool counts, bool saves"
 )
+
+
+TENSORS = 8  # the first of them
 
 
 class Inputs(NamedTuple):
@@ -464,41 +491,57 @@ def problem(known: dict, x: Inputs) -> Problem:
     return Problem(shape, look, keep, x.limit, x.shared, settings, PRECISIONS[x.queries.dtype], known)
 
 
+def known_about(tensors: Sequence[Tensor | None], about: Sequence) -> dict:
+    """What was found out for tensors of a layout."""
+    return known_of((layout_of(tensors), about))
+
+
 def known_problem(x: Inputs, *others: Tensor | None) -> Problem:
-    """Found once for tensors of a layout."""
-    tensors, about = x[: memory_scan.tensors], x[memory_scan.tensors :]
-    known = known_of((layout_of((*tensors, *others)), about))
+    known = known_about((*x[:TENSORS], *others), x[TENSORS:])
     return once(known, "problem", lambda: problem(known, x))
 
 
-def scan_op(*inputs) -> list[Tensor | None]:
+def scan_op(*inputs) -> Sequence[Tensor | None]:
     """Reads, the last page, what was read of the sum of keys and, if asked to, all that backward needs."""
-    x = Inputs(*inputs)
-    with torch.cuda.device_of(x.queries):
-        return forward(known_problem(x), x.tensors, x.memory, x.saves).listed()
+    tensors, about = inputs[:TENSORS], inputs[TENSORS:]
+    made = repeated(known_about(tensors, about), tensors, lambda *given: forward(Inputs(*given, *about)))
+    return handed_on(made, about[-1])
 
 
-def scan_back_op(grads, kept, *inputs) -> list[Tensor | None]:
+def scan_back_op(grads, kept, *inputs) -> Sequence[Tensor | None]:
     """Gradients of all but the matrix."""
-    x = Inputs(*inputs)
-    of_reads, of_last, of_mass = grads
+    tensors, about = inputs[:TENSORS], inputs[TENSORS:]
+    given = *tensors, *arriving(Inputs(*inputs), *grads)
+    known = known_about(given, about)
+
+    def work(*given):
+        return backward(Inputs(*given[:TENSORS], *about), *given[TENSORS:])
+
+    *most, of_starts, _ = repeated(known, given, work, kept)
+    memory = tensors[6]
+    return *most, None if memory is None else of_starts[:, 0].view(memory.shape)
+
+
+def arriving(x: Inputs, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None) -> tuple:
+    """Gradients as the kernels take them."""
     of_reads = torch.zeros_like(x.values) if of_reads is None else of_reads
     of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
+    of_last = None if of_last is None else of_last.contiguous()
     if x.counts:
         tokens = x.values.shape[:-1]
         of_mass = x.values.new_zeros(tokens, dtype=torch.float32) if of_mass is None else of_mass.contiguous()
-    p = known_problem(x, of_reads, of_last, of_mass)
-    *rest, effects = kept
-    of_last = None if of_last is None else of_last.contiguous().flatten(0, 1)
-    with torch.cuda.device_of(x.queries):
-        saved, ready = Saved(*rest[: len(Saved._fields)]), Ready(*rest[len(Saved._fields) :])
-        *most, of_starts = backward(p, x.tensors, saved, ready, effects, of_reads, of_mass, of_last)
-    return [*most, None if x.memory is None else of_starts[:, 0].view(x.memory.shape)]
+    return of_reads, of_last, of_mass
 
 
-def shapes(*inputs) -> list[Tensor | None]:
+def handed_on(made: Sequence[Tensor | None], saves: bool) -> Sequence[Tensor | None]:
+    """Without what only backward needs, if nothing is saved for it."""
+    return made if saves else made[:-1]
+
+
+def shapes(*inputs) -> Sequence[Tensor | None]:
     x = Inputs(*inputs)
-    return room_for(problem({}, x), x.tensors, x.saves).listed()
+    p = problem({}, x)
+    return handed_on(results(p, x.values, rooms_for(p, x)[0]), x.saves)
 
 
 memory_scan = Operation("memory_scan", INPUTS, scan_op, scan_back_op, shapes, learned=7, results=3, kept_from=3)
@@ -514,10 +557,11 @@ def scan(
     """
     log_keep, erase, write, limit = gates
     shared = erase is not None and erase is write
-    queries, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (queries, keys, values))
+    if not queries.stride(-1) == keys.stride(-1) == values.stride(-1) == 1:
+        queries, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (queries, keys, values))
     if log_keep is not None and log_keep.ndim == 4 and log_keep.stride(-1) != 1:
         log_keep = log_keep.contiguous()
-    about = look or Look()
+    about = look or PLAIN
     matrix = None if about.matrix is None else about.matrix.float().contiguous()
     memory = None if memory is None else memory.float().contiguous()
     saves = wants_gradients(queries, keys, values, gates, memory)
@@ -541,8 +585,9 @@ def sums_up(gates: Gates, look: Look, counts: bool) -> bool:
 
 
 def wants_gradients(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> bool:
-    tensors = (queries, keys, values, *gates[:3], memory)
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if not torch.is_grad_enabled():
+        return False
+    return any(x is not None and x.requires_grad for x in (queries, keys, values, *gates[:3], memory))
 
 
 def kernel_for(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> str:
@@ -559,7 +604,7 @@ def refusal(queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None
     if not same or (memory is not None and memory.dtype == torch.float64):
         found = ", ".join(sorted({str(x.dtype).removeprefix("torch.") for x in (queries, keys, values)}))
         return f"the fused backend knows queries, keys and values all of float32, bfloat16 or float16; found {found}"
-    features = (look or Look()).features(queries.shape[-1])
+    features = (look or PLAIN).features(queries.shape[-1])
     if max(features, values.shape[-1]) > MOST:
         return f"the fused backend holds at most {MOST} features and values; found {features} and {values.shape[-1]}"
     return None

@@ -1,0 +1,133 @@
+"""Operations that are done again with other tensors of the same layout: what differs are addresses, and no more.
+
+The first times an operation goes step by step: it makes tensors, and launches kernels with them. Its launches are then
+written down, with the place of every tensor in one of those that were given or made. From then on the host makes what
+is to be made, adds up addresses, and launches.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .launching import LAUNCHED, Compiled
+
+Some = Sequence[Tensor | None]
+RECORDING = "recording"
+STREAM = 3  # where Triton's launcher is told of it: after the grid
+GUARDS = getattr(
+    torch._C._dynamo, "guards", None
+)  # has what torch's own compiler makes tensors with, at half the price
+
+
+def repeated(known: dict[Hashable, Any], given: Some, work: Callable[..., Some], kept: Some = ()) -> Some:
+    """What work(*given, *kept) makes: launches, and the tensors it returns, None for what there is none of.
+
+    Its launches must know of no tensors but these and their parts, and nothing else may be done with them. All that is
+    known is about tensors of the layout of those that are given; what is kept was made by an operation before it.
+    """
+    recording = known.get(RECORDING)
+    if recording and (stream := recording.stream()) is not None:
+        return recording.again((*given, *kept), stream)
+    with torch.cuda.device_of(given[0]):
+        if recording and (stream := recording.stream()) is not None:  # it was another device that was at hand
+            return recording.again((*given, *kept), stream)
+        if recording is not None:
+            return work(*given, *kept)
+        return recorded(known, given, work, kept)
+
+
+def recorded(known: dict[Hashable, Any], given: Some, work: Callable[..., Some], kept: Some) -> Some:
+    """Step by step; if all kernels are known by now, that is remembered, or that it cannot be done otherwise."""
+    launched: list[tuple[Compiled, Sequence] | None] = []
+    given = [None if x is None else x.detach() for x in given]  # so that each is another, as it may be the next time
+    token = LAUNCHED.set(launched)
+    try:
+        made = work(*given, *kept)
+    finally:
+        LAUNCHED.reset(token)
+    if launched and None not in launched:
+        try:
+            known[RECORDING] = Recording(given, (*kept, *made), len(made), launched)  # pyright: ignore[reportArgumentType]
+        except Unknown:
+            known[RECORDING] = False
+    return made
+
+
+class Unknown(Exception):
+    """A launch knows of something else than what was given and made, or cannot be made without Triton."""
+
+
+class Step(NamedTuple):
+    """A launch, and what differs the next time: arguments that are addresses, or begin with one."""
+
+    run: Callable[..., object]
+    told: list  # all that the launcher is told
+    addresses: list[tuple[int, int, int]]  # the argument, the tensor, and how far in that it lies
+    stepped: list[tuple[int, int, int, tuple]]  # … and the steps that come after it
+
+
+class Recording:
+    """What was launched, and for which tensors."""
+
+    def __init__(self, given: Some, own: Some, made: int, launched: list[tuple[Compiled, Sequence]]):
+        """Of our own tensors so many were made now."""
+        self.stream = launched[0][0].stream
+        self.made = [None if x is None else (tuple(x.shape), x.stride(), x.dtype) for x in own[-made:]]
+        self.steps = [step_of(compiled, arguments, given, own) for compiled, arguments in launched]
+        self.empty = empty_on(next(x.device for x in given if x is not None))
+
+    def again(self, given: Some, stream: int) -> Some:
+        empty = self.empty
+        made = [None if each is None else empty(*each) for each in self.made]
+        starts = [0 if x is None else x.data_ptr() for x in (*given, *made)]
+        for run, told, addresses, stepped in self.steps:
+            told = told.copy()
+            told[STREAM] = stream
+            for at, tensor, offset in addresses:
+                told[at] = starts[tensor] + offset
+            for at, tensor, offset, steps in stepped:
+                told[at] = (starts[tensor] + offset, *steps)
+            run(*told)
+        return made
+
+
+def step_of(compiled: Compiled, arguments: Sequence, given: Some, own: Some) -> Step:
+    if compiled.straight is None:
+        raise Unknown
+    run, grid, told = compiled.straight
+    step = Step(run, [*grid, 0, *told, *arguments, *compiled.rest], [], [])
+    for at, argument in enumerate(arguments, len(step.told) - len(arguments) - len(compiled.rest)):
+        if isinstance(argument, Tensor):
+            step.addresses.append((at, *place_of(argument, given, own)))
+        elif isinstance(argument, tuple):
+            first, *steps = argument
+            if any(isinstance(each, Tensor) for each in steps):
+                raise Unknown
+            step.stepped.append((at, *place_of(first, given, own), tuple(steps)))
+    return step
+
+
+def place_of(x: Tensor, given: Some, own: Some) -> tuple[int, int]:
+    """In which tensor, and how many bytes from its start: it is one that was given, or lies in one of our own.
+
+    Those that were given may lie in one another, as they may not the next time.
+    """
+    for number, each in enumerate(given):
+        if each is x:
+            return number, 0
+    at = x.data_ptr()
+    for number, each in enumerate(own, len(given)):
+        if each is not None and each.data_ptr() <= at < each.data_ptr() + each.nbytes:
+            return number, at - each.data_ptr()
+    raise Unknown
+
+
+def empty_on(device: torch.device) -> Callable[..., Tensor]:
+    """(shape, strides, dtype) -> a tensor, on this device, if that is the one at hand."""
+
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+    return getattr(GUARDS, f"_empty_strided_{device.type}", empty)
