@@ -1,5 +1,6 @@
 """The memory scan as a sum, all of which is kept, as one torch operation; its gradient is three sums more."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,8 +14,10 @@ from .features import holding
 from .launching import Way, known_of, launch, layout_of, once, processors_of, strides
 from .operation import Operation
 from .products import PRECISIONS, Precision
+from .repeating import repeated
 from .tuned import tuned
 
+TENSORS = 4  # that the operation is given
 WHOLE = 64  # a part has some of these tokens, whatever chunks it is read in
 
 
@@ -81,10 +84,14 @@ def problem(known: dict, queries: Tensor, keys: Tensor, values: Tensor, memory: 
     return Problem(rows, length, heads, features, values.shape[-1], settings, PRECISIONS[queries.dtype], known)
 
 
-def known_problem(inputs: tuple, *others: Tensor | None) -> Problem:
-    """Found once for tensors of a layout."""
-    known = known_of(("memory_sum", layout_of((*inputs, *others))))
-    return once(known, "problem", lambda: problem(known, *inputs))
+def known_about(tensors: Sequence[Tensor | None]) -> dict:
+    """What was found out for tensors of a layout."""
+    return known_of(("memory_sum", layout_of(tensors)))
+
+
+def known_problem(*given: Tensor | None) -> Problem:
+    known = known_about(given)
+    return once(known, "problem", lambda: problem(known, *given[:TENSORS]))
 
 
 def add_up(p: Problem, purpose: str, queries, keys, values, start, reads, last) -> None:
@@ -116,34 +123,39 @@ def made_for(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 def forward(queries, keys, values, memory) -> list[Tensor | None]:
     """Reads, the last page and, where the sequence has several parts, the pages they start from."""
-    reads, last = made_for(queries, values)
-    with torch.cuda.device_of(queries):
-        p = known_problem((queries, keys, values, memory))
-        starts = pages_between(p, "starts", keys, values, memory)
-        add_up(p, "sum", queries, keys, values, starts, reads, last)
+    p, (reads, last) = known_problem(queries, keys, values, memory), made_for(queries, values)
+    starts = pages_between(p, "starts", keys, values, memory)
+    add_up(p, "sum", queries, keys, values, starts, reads, last)
     return [reads, last, None if starts is memory else starts]
 
 
-def backward(grads, kept, queries, keys, values, memory) -> list[Tensor | None]:
-    of_reads, of_last = grads
-    of_reads = torch.zeros_like(values) if of_reads is None else of_reads
-    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
-    of_last = None if of_last is None else of_last.contiguous()
-    p = known_problem((queries, keys, values, memory), of_reads, of_last)
+def backward(queries, keys, values, memory, of_reads, of_last, starts) -> list[Tensor | None]:
+    p = known_problem(queries, keys, values, memory, of_reads, of_last)
     found = [x.new_empty(*x.shape) for x in (queries, keys, values)]
-    of_memory = None if memory is None else torch.empty_like(memory)
-    start = memory if kept[0] is None else kept[0]
-    with torch.cuda.device_of(queries):
-        ends = pages_between(p, "ends", queries, of_reads, of_last)
+    of_memory = None if memory is None else memory.new_empty(*memory.shape)
+    ends = pages_between(p, "ends", queries, of_reads, of_last)
 
-        def way() -> Way:
-            cut, steps = p.settings.back, strides(queries, keys, values, of_reads)
-            slices = 2 * -(-p.features // cut.columns) - (-p.values // cut.columns)
-            return p.way(cut, slices, steps, WIDE=holding(p.values))
+    def way() -> Way:
+        cut, steps = p.settings.back, strides(queries, keys, values, of_reads)
+        slices = 2 * -(-p.features // cut.columns) - (-p.values // cut.columns)
+        return p.way(cut, slices, steps, WIDE=holding(p.values))
 
-        arguments = (queries, keys, values, of_reads, start, ends, *found, of_memory)
-        launch(p.known, "back", kernels.sum_back_kernel, arguments, way)
+    start = memory if starts is None else starts
+    arguments = (queries, keys, values, of_reads, start, ends, *found, of_memory)
+    launch(p.known, "back", kernels.sum_back_kernel, arguments, way)
     return [*found, of_memory]
+
+
+def sum_op(*inputs) -> Sequence[Tensor | None]:
+    return repeated(known_about(inputs), inputs, forward)
+
+
+def sum_back_op(grads, kept, *inputs) -> Sequence[Tensor | None]:
+    of_reads, of_last = grads
+    of_reads = torch.zeros_like(inputs[2]) if of_reads is None else of_reads
+    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
+    given = *inputs, of_reads, None if of_last is None else of_last.contiguous()
+    return repeated(known_about(given), given, backward, kept)
 
 
 def shapes(queries, keys, values, memory) -> list[Tensor | None]:
@@ -153,4 +165,4 @@ def shapes(queries, keys, values, memory) -> list[Tensor | None]:
 
 
 INPUTS = "Tensor queries, Tensor keys, Tensor values, Tensor? memory"
-memory_sum = Operation("memory_sum", INPUTS, forward, backward, shapes, learned=4, results=2, kept_from=2)
+memory_sum = Operation("memory_sum", INPUTS, sum_op, sum_back_op, shapes, learned=4, results=2, kept_from=2)
