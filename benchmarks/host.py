@@ -26,7 +26,14 @@ from triton.runtime import driver
 
 from palimpsest.gates import Gates
 from palimpsest.kernels import linear_cross_entropy, memory_scan, relative_attention, short_convolution
-from palimpsest.kernels.fused import attention_kernels, convolution_kernels, cross_entropy_kernels, decode, scan_kernels
+from palimpsest.kernels.fused import (
+    attention_kernels,
+    convolution_kernels,
+    cross_entropy_kernels,
+    decode,
+    scan_kernels,
+    sum_kernels,
+)
 from palimpsest.look import Look
 from palimpsest.relative import Relative
 
@@ -161,7 +168,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     driver.set_active(Driver())  # pyright: ignore[reportArgumentType]
-    for module in (attention_kernels, convolution_kernels, cross_entropy_kernels, decode, scan_kernels):
+    for module in (attention_kernels, convolution_kernels, cross_entropy_kernels, decode, scan_kernels, sum_kernels):
         silence(module)
     found = microseconds(runs(), *((2, 3) if chosen.quick else (20, 300)))
     least, *_ = found.values()

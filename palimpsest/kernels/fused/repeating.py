@@ -101,11 +101,13 @@ def step_of(compiled: Compiled, arguments: Sequence, given: Some, own: Some) -> 
     for at, argument in enumerate(arguments, len(step.told) - len(arguments) - len(compiled.rest)):
         if isinstance(argument, Tensor):
             step.addresses.append((at, *place_of(argument, given, own)))
+            step.told[at] = None  # not to keep it alive
         elif isinstance(argument, tuple):
             first, *steps = argument
             if any(isinstance(each, Tensor) for each in steps):
                 raise Unknown
             step.stepped.append((at, *place_of(first, given, own), tuple(steps)))
+            step.told[at] = None
     return step
 
 
