@@ -189,7 +189,7 @@ def test_one_gate_may_erase_and_write_and_come_as_a_logit():
 
 
 @pytest.mark.parametrize("gates", ["one", "two", "erase"])
-@pytest.mark.parametrize("keep", ["all", "heads"])
+@pytest.mark.parametrize("keep", KEEPS)
 def test_gates_of_tokens_that_erase_next_to_nothing_have_their_gradients_too(keep, gates):
     """In chunks that have such tokens, and in chunks that have none; float32 needs no other way for them."""
     inputs = drawn(keep, write=gates == "two", length=72)
@@ -204,6 +204,33 @@ def test_gates_of_tokens_that_erase_next_to_nothing_have_their_gradients_too(kee
     for name, x in truth.items():
         lost, rounding = ((form[name].bfloat16().double().cpu() - x).norm() for form in (found, truth))
         assert lost <= 2 * rounding, f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, *HALVES), ids=str)
+@pytest.mark.parametrize("keep, counted", (("all", True), ("heads", False), ("features", False)))
+@pytest.mark.parametrize("chances", ((0.0, 1e-6, 1e-3, 0.9), (0.0155, 0.0157, -0.0157)), ids=("nothing", "little"))
+def test_a_gate_may_be_zero_or_next_to_it_where_it_erases_and_writes(chances, keep, counted, dtype):
+    """Nothing is then written, and the gradient of values is zero; that of the gate is not."""
+    inputs = drawn(keep, length=40, packed=True, counted=counted)
+    which = torch.randint(len(chances), (1, 40, 2), generator=torch.Generator().manual_seed(0))
+    inputs["erase"] = torch.tensor(chances, dtype=torch.float64)[which]
+    inputs = {name: None if x is None else x.to(dtype).double() for name, x in inputs.items()}
+    inputs["write"] = inputs["erase"]
+    truth = outcome(inputs, "reference", torch.float64)
+    found = outcome(inputs, "fused", dtype, DEVICE)
+    for name, x in truth.items():
+        lost, rounding = ((form[name].to(dtype).double().cpu() - x).norm() for form in (found, truth))
+        assert lost <= 2 * rounding + 2e-6 * x.norm(), f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
+
+
+def test_gradients_of_what_notes_were_made_of_are_saved_only_where_those_of_values_do_not_tell_them(monkeypatch):
+    saved, usual = [], fused.gradients
+    monkeypatch.setattr(fused, "gradients", lambda *given: saved.append(given[-3]) or usual(*given))
+    for dtype in (torch.bfloat16, torch.float32):
+        inputs = drawn(length=16)
+        outcome(inputs | {"write": inputs["erase"]}, "fused", dtype, DEVICE)
+        outcome(inputs, "fused", dtype, DEVICE)
+    assert [x is None for x in saved] == [True, False, False, False]
 
 
 LOOKS = [(map, scale) for map in (Identity(), Silu()) for scale in (Unscaled(), UnitNorm())]

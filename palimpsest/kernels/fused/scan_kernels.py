@@ -281,17 +281,18 @@ def recalled_by(
     CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """How much of each note before it a key recalls, [CHUNK, CHUNK]."""
-    place = tl.arange(0, CHUNK)
+    row, column = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
     if KEEP == "features":
-        nothing = tl.zeros((CHUNK, CHUNK), tl.float32)
         logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
-        _, found = overlaps_by_feature(nothing, nothing, k, k, logs, CHUNK, LEVELS, PRECISION)
+        found = tl.zeros((CHUNK, CHUNK), tl.float32)
+        for level in range(LEVELS):
+            keys = in_shares(k * kept_over(towards_middle(row, column, level), logs, PRECISION), 32)
+            found += tl.where(across_middle(row, column, level), seen_of(keys, keys, CHUNK, PRECISION), 0.0)
     else:
         found = product(k, tl.trans(k), PRECISION)
         if KEEP == "heads":
-            at = program.to(tl.int64) * (CHUNK * CHUNK)
-            found *= tl.load(between_in + at + (place[:, None] * CHUNK + place[None, :]))
-    return tl.where(place[:, None] > place[None, :], found, 0.0)
+            found *= tl.load(between_in + program.to(tl.int64) * (CHUNK * CHUNK) + (row * CHUNK + column))
+    return tl.where(row > column, found, 0.0)
 
 
 @triton.jit
@@ -557,6 +558,19 @@ def gradients_kernel(
     tl.store(of_queries + token * WIDTH + offsets, found.to(of_queries.dtype.element_ty), mask=on_raw)
     found = back(of_k, k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK, ERASE)
     tl.store(of_keys + token * WIDTH + offsets, found.to(of_keys.dtype.element_ty), mask=on_raw)
+    if KEEP == "features":
+        offsets = place[:, None] * (heads * FEATURES) + feature[None, :]
+        there = inside[:, None] & (feature[None, :] < FEATURES)
+        tl.store(of_log_keep + token * FEATURES + offsets, of_logs.to(of_log_keep.dtype.element_ty), mask=there)
+    elif KEEP == "heads":
+        # of all pairs around a token, those that have it between them
+        pairs = tl.where(row_place > column_place, pairs, 0.0)
+        later = by_later + tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0)
+        found = tl.cumsum(later, axis=0, reverse=True) + before(by_earlier)
+        found += whole_of(program, kept_in, KEEP, FEATURES, SIZE, CHUNK) * by_whole
+        kind = tl.load(keep_base + place * keep_t, mask=inside, other=0.0).to(tl.float32)
+        found = tl.where(kind == float("-inf"), 0.0, found)
+        tl.store(of_log_keep + token + place * heads, found.to(of_log_keep.dtype.element_ty), mask=inside)
     if ERASE:
         if OPENED:
             of_beta = noted / tl.where(little, 1.0, beta * beta)
@@ -586,19 +600,6 @@ def gradients_kernel(
     if WRITE and not SHARED:
         of_into *= slope_of(into, LIMIT)
         tl.store(of_write + token + place * heads, of_into.to(of_write.dtype.element_ty), mask=inside)
-    if KEEP == "features":
-        offsets = place[:, None] * (heads * FEATURES) + feature[None, :]
-        there = inside[:, None] & (feature[None, :] < FEATURES)
-        tl.store(of_log_keep + token * FEATURES + offsets, of_logs.to(of_log_keep.dtype.element_ty), mask=there)
-    elif KEEP == "heads":
-        # of all pairs around a token, those that have it between them
-        pairs = tl.where(row_place > column_place, pairs, 0.0)
-        later = by_later + tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0)
-        found = tl.cumsum(later, axis=0, reverse=True) + before(by_earlier)
-        found += whole_of(program, kept_in, KEEP, FEATURES, SIZE, CHUNK) * by_whole
-        kind = tl.load(keep_base + place * keep_t, mask=inside, other=0.0).to(tl.float32)
-        found = tl.where(kind == float("-inf"), 0.0, found)
-        tl.store(of_log_keep + token + place * heads, found.to(of_log_keep.dtype.element_ty), mask=inside)
 
 
 @triton.jit
