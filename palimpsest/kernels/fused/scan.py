@@ -581,7 +581,8 @@ def scan(
 
 def sums_up(gates: Gates, look: Look, counts: bool) -> bool:
     """Whether nothing is done but to add up values under keys as they are."""
-    return not counts and gates[:3] == (None, None, None) and (look.map, look.scale) == BARE[:2]
+    bare = (look.map, look.scale) == BARE[:2] and not counts
+    return bare and all(gate is None for gate in gates[:3])
 
 
 def wants_gradients(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> bool:
