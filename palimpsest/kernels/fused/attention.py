@@ -266,15 +266,15 @@ def backward(grads: Sequence[Tensor], kept: Sequence[Tensor], *inputs) -> Some:
     reads, buffer = kept
     given = (*tensors, multiplied(grads[0], grads[0].dtype), reads)
     known = known_about(given, about)
-    *found, _ = repeated(known, given, lambda *given: gradients(known, given, about), (buffer,))
+    *found, _ = repeated(known, given, lambda *arrived: gradients(known, arrived, about), (buffer,))
     if tensors[7] is None or not tensors[7].shape[1]:
         return found
-    return *found[:7], *(x.sum(0).to(grads[0].dtype) for x in found[7:])
+    return *found[:7], *(x.sum(0).to(grads[0].dtype) for x in found[7:] if x is not None)
 
 
-def gradients(known: dict, given: Some, about: Sequence) -> Some:
+def gradients(known: dict, arrived: Some, about: Sequence) -> Some:
     """And a buffer. Those of persistent vectors are in several parts, whose sum they are."""
-    *tensors, grad, reads, buffer = given
+    *tensors, grad, reads, buffer = arrived
     p = once(known, "problem", lambda: Problem(known, *tensors, *about))
     lse, largest, looks = rooms_for(tensors[0], tensors[6])[1].of(buffer)
     given, coming, found = given_to(p, tensors, looks), tokens(grad), [like(x) for x in tensors[:7]]

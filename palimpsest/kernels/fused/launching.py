@@ -83,10 +83,8 @@ class Compiled:
         self.runner, self.rest, self.knobs = binary[grid], rest, knobs.runtime
         self.straight = straight_to(binary, grid, (*arguments, *rest))
         if self.straight is not None:
-            self.current_device, self.current_stream = (
-                driver.active.get_current_device,
-                driver.active.get_current_stream,
-            )
+            active: Any = driver.active
+            self.current_device, self.current_stream = active.get_current_device, active.get_current_stream
             self.device = self.current_device()
 
     def __call__(self, arguments: Sequence) -> None:
@@ -110,9 +108,10 @@ def straight_to(binary: Any, grid: tuple[int, int, int], arguments: tuple) -> tu
     Around it, Triton asks at every launch what is known by now. What it is told differs from one Triton to the next, so
     that another in its place writes it down; where that is not understood, or has memory of its own, there is None.
     """
-    launcher, told = copy(getattr(binary, "run", None)), []
+    launcher: Any = copy(getattr(binary, "run", None))
     if not hasattr(launcher, "launch"):
         return None
+    told: list[Any] = []
     launcher.launch = lambda *given: told.extend(given)
     about = binary.packed_metadata
     with suppress(Exception):

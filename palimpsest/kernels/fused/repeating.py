@@ -16,9 +16,7 @@ from .launching import LAUNCHED, Compiled
 Some = Sequence[Tensor | None]
 RECORDING = "recording"
 STREAM = 3  # where Triton's launcher is told of it: after the grid
-GUARDS = getattr(
-    torch._C._dynamo, "guards", None
-)  # has what torch's own compiler makes tensors with, at half the price
+GUARDS = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 def repeated(known: dict[Hashable, Any], given: Some, work: Callable[..., Some], kept: Some = ()) -> Some:
@@ -127,7 +125,10 @@ def place_of(x: Tensor, given: Some, own: Some) -> tuple[int, int]:
 
 
 def empty_on(device: torch.device) -> Callable[..., Tensor]:
-    """(shape, strides, dtype) -> a tensor, on this device, if that is the one at hand."""
+    """(shape, strides, dtype) -> a tensor, on this device, if that is the one at hand.
+
+    What torch's own compiler makes tensors with takes half the time, where it is to be had.
+    """
 
     def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty_strided(shape, strides, dtype=dtype, device=device)
