@@ -10,7 +10,7 @@ from torch import Tensor
 from triton import knobs
 
 from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
-from palimpsest.kernels.fused import attention, scan
+from palimpsest.kernels.fused import attention, scan, sums
 from palimpsest.kernels.fused.buffer import ALIGNED, Buffer, tensors_in
 from palimpsest.kernels.fused.launching import Compiled, straight_to
 from palimpsest.look import Look
@@ -64,7 +64,7 @@ def attended(queries, keys, values, places, table, bias, mask, vector_keys, vect
 TERMS = [TOKENS, TOKENS, TOKENS, TOKENS, (18, 2, 16), (18, 2), (2, 18), (2, 3, 16), (2, 3, 16)]
 DOORS = {
     "scan": (scan, scanned, [TOKENS, TOKENS, TOKENS, TOKENS[:3], (1, 2, 16, 16)]),
-    "sum": (scan, summed, [TOKENS, TOKENS, TOKENS]),
+    "sum": (sums, summed, [TOKENS, TOKENS, TOKENS]),
     "attention": (attention, attended, TERMS),
 }
 
@@ -107,7 +107,7 @@ def test_an_operation_is_the_same_by_addresses(name, monkeypatch):
 def test_tensors_that_were_one_may_be_several_the_next_time(monkeypatch):
     one, *several = drawn(0, [TOKENS] * 4)
     expected = outcome(summed, several)
-    kernels = as_launched(monkeypatch, scan, scan.kernels)
+    kernels = as_launched(monkeypatch, sums, sums.kernels)
     for _ in range(2):
         outcome(lambda x: summed(x, x, x), [one])
     same(outcome(summed, several), expected)

@@ -346,7 +346,7 @@ def gradients_kernel(
     One gate β erases and writes, and gradients of values are β times those of what T was given: if these were not
     saved, they stand for them, and what is found with them has been multiplied by β.
     """
-    OPENED: tl.constexpr = ERASE and of_fresh is None
+    OPENED: tl.constexpr = ERASE and of_fresh is None  # pyright: ignore[reportAssignmentType]
     JOINED: tl.constexpr = OPENED and KEEP == "all"
     NOTE: tl.constexpr = split_into(FINE) * VALUES
     program = tl.program_id(0)
