@@ -437,3 +437,43 @@ def test_what_it_cannot_do_is_said():
         outcome(inputs, "fused", torch.float64, DEVICE)
     with pytest.raises(BackendRefused, match="at most 256 features"):
         outcome(drawn("all", features=300), "fused", torch.float32, DEVICE)
+
+
+BLOCKS = {
+    "one token": dict(length=1),
+    "a chunk and one token": dict(length=33),
+    "three chunks": dict(length=96),
+    "many features": dict(length=70, features=70, width=48),
+    "wide pages": dict(length=65, features=33, width=80),
+}
+
+
+@pytest.mark.parametrize("keep", ("all", "heads"))
+@pytest.mark.parametrize("sizes", BLOCKS.values(), ids=BLOCKS.keys())
+def test_gradients_of_two_chunks_at_a_time_are_those_of_the_definition(sizes, keep, cut):
+    in_blocks(drawn(keep, packed=True, **{"features": 32, "width": 32} | sizes), cut)
+
+
+@pytest.mark.parametrize("keep", ("all", "heads"))
+def test_parts_of_a_sequence_are_of_whole_blocks(keep, cut):
+    in_blocks(drawn(keep, length=170, features=32, width=32), cut, parts=3)
+
+
+@pytest.mark.parametrize("keep", ("all", "heads"))
+def test_gates_next_to_zero_have_their_gradients_in_blocks_too(keep, cut):
+    inputs = drawn(keep, length=70, features=32, width=40, packed=True)
+    little = torch.rand(inputs["erase"].shape, generator=torch.Generator().manual_seed(5)) < 0.3
+    inputs["erase"] = inputs["erase"] * torch.where(little, 1e-3, 1.0)
+    in_blocks(inputs, cut)
+
+
+def in_blocks(inputs: Inputs, cut, **changes) -> None:
+    """One gate, bfloat16: what comes out is as good as rounding the truth, but for what products lose."""
+    cut(chunk=32, **changes)
+    inputs = {name: None if x is None else x.bfloat16().double() for name, x in inputs.items()}
+    inputs["write"] = inputs["erase"]
+    truth = outcome(inputs, "reference", torch.float64)
+    found = outcome(inputs, "fused", torch.bfloat16, DEVICE)
+    for name, x in truth.items():
+        lost, rounding = ((form[name].bfloat16().double().cpu() - x).norm() for form in (found, truth))
+        assert lost <= 2 * rounding.clamp(min=1e-3 * x.norm()), f"{name} is off by {lost:.1e}, rounding by {rounding:.1e}"

@@ -1,23 +1,24 @@
 """The memory scan from chunk to chunk: `carry`, and the same for gradients, last chunk first, `carry_back`.
 
-On chip a page is turned, columns first, and cut into bands of 16 columns, one for each warp: page and notes are then
-the left side of every product they are in, which on tensor cores is where results already lie, so that nothing between
-two chunks passes from warp to warp. What all bands are multiplied with lies in shared memory once: tiles are [1, m, n]
-from the moment they are read, and products are batches. Where there are more warps than bands, a program has one band
-`ALONE`, tiles are [m, n], and all warps share each product.
+On chip a page is turned, columns first, and cut into bands of 16 columns, one for each warp (bands.py): page and notes
+are then the left side of every product they are in, which on tensor cores is where results already lie, so that nothing
+between two chunks passes from warp to warp. Where there are more warps than bands, a program has one band `ALONE`,
+tiles are [m, n], and all warps share each product.
+
+For `gradients` pages are saved before each chunk, as columns of features, and notes as tokens of columns. For
+`block_gradients`, BLOCKS, pages are saved before every second chunk, and both as they were multiplied.
 """
 
 # pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 
-from .products import product
+from .bands import BAND, as_multiplied, columns_of, times
+from .features import holding
 from .tiles import (
-    BAND,
     KEYS,
     KEYS_LEFT,
     QUERIES,
-    columns_of,
     fade_at,
     first_of,
     gate_of,
@@ -55,22 +56,6 @@ def tile_for_bands(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.cons
     else:
         place, column = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, SIZE)[None, None, :]
         return tl.load(base + (place * step + column), mask=inside[None, :, None] & (column < count), other=0.0)
-
-
-@triton.jit
-def times(bands, tile, PRECISION: tl.constexpr, onto=None):
-    """Each band [BANDS, BAND, m] times one tile [1, m, n], which all warps read from where it lies.
-
-    A tile [m, n] is for a band alone, and all warps share the product.
-    """
-    if len(tile.shape) == 2:
-        if onto is not None:
-            onto = tl.reshape(onto, (onto.shape[1], onto.shape[2]))
-        band = tl.reshape(bands, (bands.shape[1], bands.shape[2]))
-        return tl.reshape(product(band, tile, PRECISION, onto), (1, bands.shape[1], tile.shape[1]))
-    else:
-        tile = tl.broadcast_to(tile, (bands.shape[0], tile.shape[1], tile.shape[2]))
-        return product(bands, tile, PRECISION, onto)
 
 
 @triton.jit
@@ -224,6 +209,26 @@ def store_for_products(base, offsets, bands, here, VALUES: tl.constexpr, PRECISI
 
 
 @triton.jit
+def save_notes(notes_out, index, slice, notes, VALUES: tl.constexpr):
+    """As they were multiplied: what bfloat16 keeps of a chunk's notes, and then what it loses."""
+    COUNT: tl.constexpr = notes.shape[0] * notes.shape[1] * notes.shape[2]
+    HALF: tl.constexpr = holding(VALUES) * notes.shape[2]
+    at = notes_out + index.to(tl.int64) * (2 * HALF) + slice * COUNT + tl.arange(0, COUNT)
+    high, lost = split(notes)
+    tl.store(at, as_multiplied(high))
+    tl.store(at + HALF, as_multiplied(lost))
+
+
+@triton.jit
+def save_page(pages, line, chunk, chunks, slice, page, VALUES: tl.constexpr, wanted):
+    """That of a block, as it was multiplied, if it is wanted now."""
+    COUNT: tl.constexpr = page.shape[0] * page.shape[1] * page.shape[2]
+    block = line * ((chunks + 1) // 2) + chunk // 2
+    at = pages + block.to(tl.int64) * (holding(VALUES) * page.shape[2]) + slice * COUNT + tl.arange(0, COUNT)
+    tl.store(at, as_multiplied(page.to(pages.dtype.element_ty)), mask=wanted)
+
+
+@triton.jit
 def with_count(bands, last, slice, VALUES: tl.constexpr, PAGE: tl.constexpr):
     """Bands with these numbers in the column in which keys are counted, if there is one and it is here."""
     if PAGE > VALUES:
@@ -283,8 +288,8 @@ def carry_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
-    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, STAGES: tl.constexpr,
-    ALONE: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, BLOCKS: tl.constexpr,
+    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
 
@@ -347,7 +352,10 @@ def carry_kernel(
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
         token = (row * length + first).to(tl.int64) * heads + head
         here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
-        if SAVES:
+        if SAVES and BLOCKS:
+            save_notes(notes_out, index, slice, -notes, VALUES)
+            save_page(pages, line, chunk, chunks, slice, page, VALUES, chunk % 2 == 0)
+        elif SAVES:
             if ERASE:
                 base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
                 offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
@@ -389,7 +397,7 @@ def carry_back_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
-    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
+    BLOCKS: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends.
 
@@ -415,7 +423,9 @@ def carry_back_kernel(
         chunk = end - 1 - step
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
-        if SAVES:
+        if SAVES and BLOCKS:
+            save_page(of_pages, line, chunk, chunks, slice, page, VALUES, (chunk % 2 == 1) | (chunk == chunks - 1))
+        elif SAVES:
             base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
         asked = gate_at(chunk, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)

@@ -14,8 +14,8 @@ from torch import Tensor
 from ...gates import Gates
 from ...look import PRODUCTS, Look
 from ..trust import INTERPRETED
+from . import bands, block_kernels
 from . import scan_kernels as kernels
-from . import tiles
 from .buffer import Buffer, tensors_in
 from .decode import decode, short
 from .features import holding
@@ -27,7 +27,8 @@ from .sums import memory_sum
 from .tuned import tuned
 
 MOST = 256  # features, values
-BAND = tiles.BAND.value  # columns
+BAND = bands.BAND.value  # columns
+WOVEN = bands.WOVEN.value  # tokens of a chunk, and features, in blocks
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Saved(NamedTuple):
     """What backward needs beside the inputs, and T."""
 
     notes: Tensor | None = None  # b t h v, or in two halves, with the other sign: as they are added up in backward
-    pages: Tensor | None = None  # (b h) n v k, at the start of each chunk
+    pages: Tensor | None = None  # (b h) n v k, at the start of each chunk, or block; then both as they were multiplied
 
 
 class Problem(NamedTuple):
@@ -140,13 +141,20 @@ class Problem(NamedTuple):
         return self.shared and self.precision.fine == "split"
 
     @property
+    def blocks(self) -> int:
+        """Of two chunks each, at whose start pages are saved; 0 where they are at that of each chunk."""
+        plain = self.keep != "features" and self.look[0] not in PRODUCTS and not self.shape.counts
+        fit = self.settings.chunk == WOVEN <= holding(self.shape.features) <= 128 and self.settings.columns >= WOVEN
+        return -(-self.chunks // 2) if self.opened and plain and fit else 0
+
+    @property
     def chunks(self) -> int:
         return -(-self.shape.length // self.settings.chunk)
 
     @property
     def parted(self) -> tuple[int, int, int]:
-        """Chunks, the parts they are in, and how many are in one."""
-        return self.chunks, self.settings.parts, -(-self.chunks // self.settings.parts)
+        """Chunks, the parts they are in, and how many are in one: whole blocks."""
+        return self.chunks, self.settings.parts, -(-self.chunks // (2 * self.settings.parts)) * 2
 
     @property
     def looks_ahead(self) -> bool:
@@ -154,7 +162,7 @@ class Problem(NamedTuple):
 
         Those of a product are wider, or leave no room beside them; those that fade by themselves lie ready as it is.
         """
-        several = self.shape.page > self.settings.columns
+        several = self.shape.page > self.settings.columns or self.blocks
         return several and self.keep != "features" and self.look[:2] != BARE[:2] and self.look[0] not in PRODUCTS
 
     def alone(self, warps: int) -> bool:
@@ -223,7 +231,10 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
     buffer, chunks = Buffer(), (p.lines, p.chunks)
     halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     saved, queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed = (None,) * 11
-    if x.saves:
+    if x.saves and p.blocks:
+        pages = buffer.room(p.lines, p.blocks, holding(count), holding(features), dtype=p.precision.saved)
+        saved = Saved(buffer.room(*chunks, *halves, holding(count), chunk, dtype=kind), pages)
+    elif x.saves:
         pages = buffer.room(*chunks, page, features, dtype=p.precision.saved)
         notes = None if x.erase is None else buffer.room(rows, length, heads, *halves, count, dtype=kind)
         saved = Saved(notes, pages)
@@ -293,7 +304,7 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
         numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps)}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "BLOCKS": p.blocks > 0}
         grid = (p.lines * p.settings.parts * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
@@ -326,7 +337,7 @@ def carry_back(
         constants = {"ERASE": erase is not None, "WRITE": write is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps)}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "BLOCKS": p.blocks > 0}
         constants = p.common("LIMIT", "ROUGH") | constants | there
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
@@ -344,6 +355,9 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     of_queries, of_keys = (x.new_empty(rows, length, heads, width) for x in (queries, keys))
     of_log_keep, of_erase = (None if x is None else x.new_empty(*x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(*write.shape)
+    if p.blocks:
+        made = of_queries, of_keys, of_values, of_log_keep, of_erase
+        return *block_gradients(p, tensors, ready, saved, of_reads, of_pages, made), of_write
 
     def way() -> Way:
         numbers = (*strides(queries, keys, values, log_keep, erase, write, of_reads), length, heads, p.chunks)
@@ -363,6 +377,29 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     )  # fmt: skip
     launch(p.known, "gradients", kernels.gradients_kernel, arguments, way)
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
+
+
+def block_gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_pages, made: tuple) -> tuple:
+    """The same, of two chunks at a time."""
+    queries, keys, values, log_keep, _, _, matrix = tensors
+    of_queries, of_keys, of_values, of_log_keep, of_erase = made
+
+    def way() -> Way:
+        shape = p.shape
+        numbers = (*strides(queries, keys, values, log_keep, of_reads), shape.length, shape.heads, p.chunks)
+        constants = p.common() | {"WIDE": holding(shape.width), "VALUES": shape.values, "LOOKED": ready.queries is not None}
+        constants |= {"COLUMNS": p.settings.gradient_columns, "SLICE": p.settings.columns}
+        constants |= {"STAGES": p.settings.gradient_stages}
+        grid = (p.lines * p.blocks, 1, 1)
+        return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
+
+    arguments = (
+        queries, keys, values, log_keep, matrix,
+        ready.queries, ready.keys, ready.erase, ready.between, ready.kept, ready.remaining, *saved,
+        of_reads, of_pages, of_values, of_queries, of_keys, of_log_keep, of_erase,
+    )  # fmt: skip
+    launch(p.known, "gradients", block_kernels.block_gradients_kernel, arguments, way)
+    return made
 
 
 def looked(p: Problem, tensors, ready: Ready):

@@ -34,6 +34,7 @@ from .products import product
 from .tiles import (
     KEYS,
     KEYS_LEFT,
+    LITTLE,
     QUERIES,
     back,
     fade_at,
@@ -52,7 +53,6 @@ from .tiles import (
 
 __all__ = ["carry_back_kernel", "carry_kernel", "gradients_kernel", "prepare_kernel"]
 
-LITTLE = tl.constexpr(1 / 64)
 ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 SHARE = tl.constexpr(64)  # of many features, those that a warp of `prepare` multiplies
 

@@ -8,7 +8,7 @@ from .elementary import sigmoid
 from .features import features, raw_gradient
 from .products import product
 
-BAND = tl.constexpr(16)  # columns of a page that a warp carries by itself
+LITTLE = tl.constexpr(1 / 64)  # of a gate: what it multiplies is not to be found by dividing by it
 QUERIES, KEYS, KEYS_LEFT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what `prepare` dims by feature
 
 
@@ -115,12 +115,6 @@ def load_tile(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION
     else:
         offsets = place[:, None] * CHUNK + place[None, :]
     return tl.load(tiles + index.to(tl.int64) * (split_into(PRECISION) * CHUNK * CHUNK) + offsets)
-
-
-@triton.jit
-def columns_of(BANDS: tl.constexpr):
-    """Of a page, or a slice of one: those of each band."""
-    return tl.arange(0, BANDS)[:, None] * BAND + tl.arange(0, BAND)[None, :]
 
 
 @triton.jit
