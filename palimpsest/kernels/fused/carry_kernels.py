@@ -5,8 +5,9 @@ are then the left side of every product they are in, which on tensor cores is wh
 between two chunks passes from warp to warp. Where there are more warps than bands, a program has one band `ALONE`,
 tiles are [m, n], and all warps share each product.
 
-For `gradients` pages are saved before each chunk, as columns of features, and notes as tokens of columns. For
-`block_gradients`, BLOCKS, pages are saved before every second chunk, and both as they were multiplied.
+For backward, notes are saved as tokens of columns, and the page before each chunk as columns of features. Where a warp
+has a band of a wide head by itself, that is not laid out anew but saved as it was multiplied, and TOGETHER tells before
+which chunks a page is saved.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -220,10 +221,10 @@ def save_notes(notes_out, index, slice, notes, VALUES: tl.constexpr):
 
 
 @triton.jit
-def save_page(pages, line, chunk, chunks, slice, page, VALUES: tl.constexpr, wanted):
-    """That of a block, as it was multiplied, if it is wanted now."""
+def save_page(pages, line, chunk, chunks, slice, page, VALUES: tl.constexpr, TOGETHER: tl.constexpr, wanted):
+    """That of so many chunks, as it was multiplied, if it is wanted now."""
     COUNT: tl.constexpr = page.shape[0] * page.shape[1] * page.shape[2]
-    block = line * ((chunks + 1) // 2) + chunk // 2
+    block = line * ((chunks + TOGETHER - 1) // TOGETHER) + chunk // TOGETHER
     at = pages + block.to(tl.int64) * (holding(VALUES) * page.shape[2]) + slice * COUNT + tl.arange(0, COUNT)
     tl.store(at, as_multiplied(page.to(pages.dtype.element_ty)), mask=wanted)
 
@@ -288,7 +289,7 @@ def carry_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
-    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, BLOCKS: tl.constexpr,
+    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, TOGETHER: tl.constexpr,
     STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
@@ -352,9 +353,9 @@ def carry_kernel(
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
         token = (row * length + first).to(tl.int64) * heads + head
         here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
-        if SAVES and BLOCKS:
+        if SAVES and TOGETHER > 0:
             save_notes(notes_out, index, slice, -notes, VALUES)
-            save_page(pages, line, chunk, chunks, slice, page, VALUES, chunk % 2 == 0)
+            save_page(pages, line, chunk, chunks, slice, page, VALUES, TOGETHER, chunk % TOGETHER == 0)
         elif SAVES:
             if ERASE:
                 base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
@@ -397,7 +398,7 @@ def carry_back_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
-    BLOCKS: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
+    TOGETHER: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends.
 
@@ -423,8 +424,9 @@ def carry_back_kernel(
         chunk = end - 1 - step
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
-        if SAVES and BLOCKS:
-            save_page(of_pages, line, chunk, chunks, slice, page, VALUES, (chunk % 2 == 1) | (chunk == chunks - 1))
+        if SAVES and TOGETHER > 0:
+            wanted = (chunk % TOGETHER == TOGETHER - 1) | (chunk == chunks - 1)
+            save_page(of_pages, line, chunk, chunks, slice, page, VALUES, TOGETHER, wanted)
         elif SAVES:
             base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)

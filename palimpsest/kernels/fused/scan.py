@@ -141,11 +141,16 @@ class Problem(NamedTuple):
         return self.shared and self.precision.fine == "split"
 
     @property
-    def blocks(self) -> int:
-        """Of two chunks each, at whose start pages are saved; 0 where they are at that of each chunk."""
-        plain = self.keep != "features" and self.look[0] not in PRODUCTS and not self.shape.counts
+    def together(self) -> int:
+        """Chunks for which a page is saved, with all notes, as they were multiplied; 0: that of each, laid out anew."""
+        usual = self.opened and self.keep != "features" and self.look[0] not in PRODUCTS and not self.shape.counts
         fit = self.settings.chunk == WOVEN <= holding(self.shape.features) <= 128 and self.settings.columns >= WOVEN
-        return -(-self.chunks // 2) if self.opened and plain and fit else 0
+        return 0 if not (usual and fit) else 2 if self.keep == "all" else 1
+
+    @property
+    def blocks(self) -> int:
+        """How often a page is saved."""
+        return -(-self.chunks // max(1, self.together))
 
     @property
     def chunks(self) -> int:
@@ -162,7 +167,7 @@ class Problem(NamedTuple):
 
         Those of a product are wider, or leave no room beside them; those that fade by themselves lie ready as it is.
         """
-        several = self.shape.page > self.settings.columns or self.blocks
+        several = self.shape.page > self.settings.columns or self.together == 2
         return several and self.keep != "features" and self.look[:2] != BARE[:2] and self.look[0] not in PRODUCTS
 
     def alone(self, warps: int) -> bool:
@@ -231,7 +236,7 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
     buffer, chunks = Buffer(), (p.lines, p.chunks)
     halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     saved, queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed = (None,) * 11
-    if x.saves and p.blocks:
+    if x.saves and p.together:
         pages = buffer.room(p.lines, p.blocks, holding(count), holding(features), dtype=p.precision.saved)
         saved = Saved(buffer.room(*chunks, *halves, holding(count), chunk, dtype=kind), pages)
     elif x.saves:
@@ -304,7 +309,7 @@ def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Sa
         numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "BLOCKS": p.blocks > 0}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "TOGETHER": p.together}
         grid = (p.lines * p.settings.parts * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
@@ -337,7 +342,7 @@ def carry_back(
         constants = {"ERASE": erase is not None, "WRITE": write is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "BLOCKS": p.blocks > 0}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "TOGETHER": p.together}
         constants = p.common("LIMIT", "ROUGH") | constants | there
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
@@ -355,9 +360,9 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     of_queries, of_keys = (x.new_empty(rows, length, heads, width) for x in (queries, keys))
     of_log_keep, of_erase = (None if x is None else x.new_empty(*x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(*write.shape)
-    if p.blocks:
-        made = of_queries, of_keys, of_values, of_log_keep, of_erase
-        return *block_gradients(p, tensors, ready, saved, of_reads, of_pages, made), of_write
+    if p.together == 2:
+        block_gradients(p, tensors, ready, saved, of_reads, of_pages, (of_values, of_queries, of_keys, of_erase))
+        return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
     def way() -> Way:
         numbers = (*strides(queries, keys, values, log_keep, erase, write, of_reads), length, heads, p.chunks)
@@ -366,6 +371,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
         constants = p.common() | sizes | gates | there
         constants |= {"LEVELS": p.levels, "STAGES": p.settings.gradient_stages}
+        constants["SLICE"] = p.settings.columns if p.together else 0
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
@@ -379,27 +385,22 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
 
-def block_gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_pages, made: tuple) -> tuple:
+def block_gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_pages, gradients: tuple) -> None:
     """The same, of two chunks at a time."""
-    queries, keys, values, log_keep, _, _, matrix = tensors
-    of_queries, of_keys, of_values, of_log_keep, of_erase = made
+    queries, keys, values, *_, matrix = tensors
 
     def way() -> Way:
-        shape = p.shape
-        numbers = (*strides(queries, keys, values, log_keep, of_reads), shape.length, shape.heads, p.chunks)
-        constants = p.common() | {"WIDE": holding(shape.width), "VALUES": shape.values, "LOOKED": ready.queries is not None}
-        constants |= {"COLUMNS": p.settings.gradient_columns, "SLICE": p.settings.columns}
-        constants |= {"STAGES": p.settings.gradient_stages}
+        numbers = (*strides(queries, keys, values, of_reads), p.shape.length, p.shape.heads, p.chunks)
+        constants = p.common("KEEP") | {"WIDE": holding(p.shape.width), "VALUES": p.shape.values}
+        constants |= {"COLUMNS": min(p.settings.gradient_columns, p.settings.columns), "SLICE": p.settings.columns}
+        constants |= {"LOOKED": ready.queries is not None, "STAGES": p.settings.gradient_stages}
         grid = (p.lines * p.blocks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
     arguments = (
-        queries, keys, values, log_keep, matrix,
-        ready.queries, ready.keys, ready.erase, ready.between, ready.kept, ready.remaining, *saved,
-        of_reads, of_pages, of_values, of_queries, of_keys, of_log_keep, of_erase,
+        queries, keys, values, matrix, ready.queries, ready.keys, ready.erase, *saved, of_reads, of_pages, *gradients
     )  # fmt: skip
     launch(p.known, "gradients", block_kernels.block_gradients_kernel, arguments, way)
-    return made
 
 
 def looked(p: Problem, tensors, ready: Ready):

@@ -18,6 +18,7 @@ anything else that is done with it has Triton lay it out in shared memory so tha
 import triton
 import triton.language as tl
 
+from .bands import WOVEN, among_woven, where_multiplied
 from .carry_kernels import carry_back_kernel, carry_kernel
 from .chunk import (
     across_middle,
@@ -29,7 +30,7 @@ from .chunk import (
     towards_middle,
 )
 from .elementary import exp
-from .features import in_shares
+from .features import holding, in_shares
 from .products import product
 from .tiles import (
     KEYS,
@@ -267,6 +268,28 @@ def worth_of_values(
 
 
 @triton.jit
+def on_page_of(column, feature, FEATURES: tl.constexpr, SIZE: tl.constexpr, SLICE: tl.constexpr):
+    """Where a page has the number of a column and feature; where it lies as it was multiplied, in slices of columns."""
+    if SLICE > 0:
+        return where_multiplied(column, feature, among_woven(feature), SLICE, SLICE * SIZE, SLICE * WOVEN)
+    else:
+        return column * FEATURES + feature
+
+
+@triton.jit
+def on_notes_of(
+    chunk, token, place, column, heads, VALUES: tl.constexpr, NOTE: tl.constexpr, CHUNK: tl.constexpr,
+    SLICE: tl.constexpr,
+):  # fmt: skip
+    """Where the notes of a chunk, which is this one of all and begins with a token, have a column of a token."""
+    if SLICE > 0:
+        at = chunk.to(tl.int64) * (2 * CHUNK * holding(VALUES))
+        return at + where_multiplied(column, place, among_woven(place), SLICE, SLICE * WOVEN, 0)
+    else:
+        return token * NOTE + (place * (heads * NOTE) + column)
+
+
+@triton.jit
 def back_through(tiles, index, x, CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None):
     """The transpose of a stored tile times [CHUNK, n]."""
     found = product(load_tile(tiles, index, True, CHUNK, PRECISION), x, PRECISION, onto)
@@ -297,9 +320,10 @@ def recalled_by(
 
 @triton.jit
 def worth_of_gate(
-    program, k, recalled, kept, remaining, solved, seen_in, notes, pages, of_pages, of_reads, values,
-    step, r_step, v_step, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    COLUMNS: tl.constexpr, CHUNK: tl.constexpr, KEEP: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+    program, token, k, recalled, kept, remaining, solved, seen_in, notes, pages, of_pages, of_reads, values,
+    heads, r_step, v_step, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+    COLUMNS: tl.constexpr, CHUNK: tl.constexpr, KEEP: tl.constexpr, SLICE: tl.constexpr, FINE: tl.constexpr,
+    ROUGH: tl.constexpr,
 ):  # fmt: skip
     """What one gate that erases and writes is worth, [CHUNK].
 
@@ -310,10 +334,12 @@ def worth_of_gate(
     for start in tl.range(0, VALUES, COLUMNS, num_stages=1):
         across, down = start + tl.arange(0, COLUMNS)[None, :], start + tl.arange(0, COLUMNS)[:, None]
         here, there = inside[:, None] & (across < VALUES), (feature < FEATURES) & (down < VALUES)
-        page = tl.trans(tl.load(pages + (down * FEATURES + feature), mask=there, other=0.0))
-        of_page = tl.trans(tl.load(of_pages + (down * FEATURES + feature), mask=there, other=0.0))
-        note = tl.load(notes + (place * step + across), mask=here, other=0.0)
-        lost = tl.load(notes + VALUES + (place * step + across), mask=here, other=0.0)
+        on_page = on_page_of(down, feature, FEATURES, SIZE, SLICE)
+        page = tl.trans(tl.load(pages + on_page, mask=there, other=0.0))
+        of_page = tl.trans(tl.load(of_pages + on_page, mask=there, other=0.0))
+        at = on_notes_of(program, token, place, across, heads, VALUES, 2 * VALUES, CHUNK, SLICE)
+        note = tl.load(notes + at, mask=here, other=0.0)
+        lost = tl.load(notes + (at + (CHUNK * holding(VALUES) if SLICE > 0 else VALUES)), mask=here, other=0.0)
         coming = tl.load(of_reads + (place * r_step + across), mask=here, other=0.0)
         v = tl.load(values + (place * v_step + across), mask=here, other=0.0).to(tl.float32)
         if KEEP == "features":
@@ -339,7 +365,8 @@ def gradients_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, SHARED: tl.constexpr, LIMIT: tl.constexpr,
-    LOOKED: tl.constexpr, READY: tl.constexpr, STAGES: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+    LOOKED: tl.constexpr, READY: tl.constexpr, STAGES: tl.constexpr, SLICE: tl.constexpr,
+    FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """Gradients are written as contiguous tensors of the shape of what they are of.
 
@@ -361,7 +388,8 @@ def gradients_kernel(
     keep_base = log_keep
     if KEEP != "all":
         keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-    page_base = program.to(tl.int64) * (FEATURES * PAGE)
+    LOST: tl.constexpr = CHUNK * holding(VALUES) if SLICE > 0 else VALUES
+    page_base = program.to(tl.int64) * (holding(VALUES) * SIZE if SLICE > 0 else FEATURES * PAGE)
     if KEEP == "features":  # before all else, in passing: pages wanted here too would be slow to come to products
         by_whole = by_page_of(pages + page_base, of_pages + page_base, FEATURES, SIZE, VALUES, COLUMNS, STAGES)
     elif KEEP == "heads":
@@ -408,14 +436,14 @@ def gradients_kernel(
         column = start + tl.arange(0, COLUMNS)
         here = inside[:, None] & (column < VALUES)[None, :]
         there = (feature[None, :] < FEATURES) & (column < VALUES)[:, None]
-        on_page = column[:, None] * FEATURES + feature[None, :]
+        on_page = on_page_of(column[:, None], feature[None, :], FEATURES, SIZE, SLICE)
         coming = tl.load(r_base + (place[:, None] * r_t + column[None, :]), mask=here, other=0.0)
         page = tl.load(pages + page_base + on_page, mask=there, other=0.0)
         of_page = tl.load(of_pages + page_base + on_page, mask=there, other=0.0)
         if KEEP == "heads":
             by_page = product(page, tl.trans(of_page), ROUGH, by_page)
         if ERASE:
-            at = token * NOTE + (place[:, None] * (heads * NOTE) + column[None, :])
+            at = on_notes_of(program, token, place[:, None], column[None, :], heads, VALUES, NOTE, CHUNK, SLICE)
             on_given = token * GIVEN + (place[:, None] * (heads * GIVEN) + column[None, :])
             notes = tl.load(notes_in + at, mask=here, other=0.0)
             fresh = tl.load(given + on_given, mask=here, other=0.0)
@@ -427,7 +455,7 @@ def gradients_kernel(
                 erasing = product(fresh, page, ROUGH, erasing)
             writing = product(notes, of_page, ROUGH, writing)
             if FINE == "split":
-                lost = tl.load(notes_in + VALUES + at, mask=here, other=0.0)
+                lost = tl.load(notes_in + (LOST + at), mask=here, other=0.0)
                 of_system = product(fresh, tl.trans(lost), FINE, of_system)
                 of_seen = product(coming, tl.trans(lost), FINE, of_seen)
             if FINE == "split" and not OPENED:
@@ -585,9 +613,9 @@ def gradients_kernel(
                     program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
                 )
                 again = worth_of_gate(
-                    program, k, recalled, kept, remaining, solved, seen_in, notes_in + token * NOTE,
-                    pages + page_base, of_pages + page_base, r_base, v_base, heads * NOTE, r_t, v_t, inside,
-                    FEATURES, SIZE, VALUES, COLUMNS, CHUNK, KEEP, FINE, ROUGH,
+                    program, token, k, recalled, kept, remaining, solved, seen_in, notes_in,
+                    pages + page_base, of_pages + page_base, r_base, v_base, heads, r_t, v_t, inside,
+                    FEATURES, SIZE, VALUES, COLUMNS, CHUNK, KEEP, SLICE, FINE, ROUGH,
                 )  # fmt: skip
                 of_beta = tl.where(little, again, of_beta)
         else:
