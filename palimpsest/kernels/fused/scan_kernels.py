@@ -30,6 +30,7 @@ from .chunk import (
 )
 from .elementary import exp
 from .features import in_shares
+from .parts import parts_kernel
 from .products import product
 from .tiles import (
     KEYS,
@@ -50,7 +51,7 @@ from .tiles import (
     whole_of,
 )
 
-__all__ = ["carry_back_kernel", "carry_kernel", "gradients_kernel", "prepare_kernel"]
+__all__ = ["carry_back_kernel", "carry_kernel", "gradients_kernel", "parts_kernel", "prepare_kernel"]
 
 LITTLE = tl.constexpr(1 / 64)
 ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
