@@ -1,6 +1,6 @@
 """Parts of a sequence that start at once: from the page that each is handed alone to the one it really starts from."""
 
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false
 import triton
 import triton.language as tl
 from torch import Tensor
