@@ -382,7 +382,7 @@ def forward(x: "Inputs") -> Results:
     p, tensors = looked(p, tensors, ready)
     start = x.memory
     if starts is not None:
-        carry(p, tensors, ready, x.memory, None, None, starts, turning=turning)
+        carry(p, tensors, ready, x.memory, None, None, starts, None, turning)
         start = put_together(p, "starts", x.memory, turning, starts)
     carry(p, tensors, ready, start, made.reads, made.mass, made.last, saved)
     return made
