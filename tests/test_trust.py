@@ -216,7 +216,7 @@ def test_in_half_precision_a_fused_form_may_lose_twice_what_the_plain_one_loses(
 @pytest.mark.skipif(not (trust.HAS_TRITON and trust.INTERPRETED), reason="needs Triton's interpreter")
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_passes_its_trial(kernel, monkeypatch):
-    for name, size in {"ROWS": 1, "MANY": 2, "HEADS": 1, "LENGTH": 5, "WIDE": 17, "VECTORS": 1}.items():
+    for name, size in {"ROWS": 1, "MANY": 2, "HEADS": 1, "LENGTH": 5, "LONG": 40, "WIDE": 17, "VECTORS": 1}.items():
         monkeypatch.setattr(self_test, name, size)
     tried = [case for case in self_test.cases() if case.kernel == kernel]
     found = [case.attempt("fused", torch.device("cpu"), case.expected()) for case in tried]

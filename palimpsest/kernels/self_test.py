@@ -33,6 +33,7 @@ HALF = torch.bfloat16
 BOTH = (torch.float32, HALF)
 SHARE = 2  # of what the plain form loses in half precision
 LENGTH = 150  # tokens: a few chunks and a piece of one
+LONG = 6200  # enough for a scan of one page in three parts
 ROWS, HEADS, FEATURES, WIDTH, WIDE, VECTORS = 2, 2, 16, 8, 40, 3
 MANY, BRIEF = 80, 40  # rows, enough for every processor of a card to have a page; and tokens of theirs
 
@@ -183,6 +184,7 @@ def rehearse(cases: Iterable[Case], device: torch.device) -> None:
 
 def cases() -> Iterator[Case]:
     yield from scans()
+    yield from long_scans()
     yield from decodings()
     yield from attentions()
     yield from recurrences()
@@ -214,6 +216,16 @@ def scans() -> Iterator[Case]:
     yield Case("memory_scan", "GatedSum, raw and counted", BACKENDS, counted, scan_counted, plain="chunked")
     raw = narrow | {"erase": torch.randn(few, generator=chance)}
     yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
+
+
+def long_scans() -> Iterator[Case]:
+    """Of one page, whose parts start at once; what is written in one is not forgotten in the next."""
+    chance = torch.Generator().manual_seed(0)
+    tokens = (1, LONG, 1)
+    summed = addressed(WIDE, WIDE, tokens, chance)
+    erase, write = rewriting(tokens, chance).values()
+    for rule, inputs in {"Sum, long": summed, "Delta, long": summed | {"erase": erase / 100, "write": write}}.items():
+        yield Case("memory_scan", rule, ["fused"], inputs, scan, definition="chunked", plain="chunked")
 
 
 def decodings() -> Iterator[Case]:

@@ -18,6 +18,7 @@ from triton.backends.compiler import GPUTarget
 
 from palimpsest.gates import Gates
 from palimpsest.kernels.fused import attention, cross_entropy, scan, sums
+from palimpsest.kernels.fused.tuned import with_numbers
 from palimpsest.look import Look
 from palimpsest.relative import Relative
 
@@ -75,6 +76,12 @@ def added_up(features: int, values: int) -> Tensor:
     return scan.scan(draw(*tokens, features), draw(*tokens, features), draw(*tokens, values), Gates(), None)[0]
 
 
+def scanned_in_parts(*case) -> Tensor:
+    usual = scan.settings_for
+    scan.settings_for = lambda *about: with_numbers(usual(*about), {"parts": 3})
+    return scanned(*case)
+
+
 def attended(width: int) -> Tensor:
     tokens, vectors = (ROWS, LENGTH, HEADS, width), (HEADS, 16, width)
     queries, keys, values, places = (draw(*tokens) for _ in range(4))
@@ -90,6 +97,7 @@ def scored(width: int) -> Tensor:
 
 FAMILIES = {
     "scan": (scan, scanned),
+    "long scan": (scan, scanned_in_parts),
     "sum": (sums, added_up),
     "attention": (attention, attended),
     "head": (cross_entropy, scored),

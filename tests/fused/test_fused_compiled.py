@@ -34,6 +34,8 @@ def cases():
     for case in WIDEST:
         yield GEFORCE, "scan", case
     for gpu in (H200, GEFORCE):
+        yield gpu, "long scan", SCANS[4]
+    for gpu in (H200, GEFORCE):
         for width in (128, 256):
             yield gpu, "sum", [width, width]
             yield gpu, "attention", [width]

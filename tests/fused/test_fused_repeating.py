@@ -1,6 +1,5 @@
 """Operations done again by addresses: the same numbers to the bit, whatever tensors of the same layout are given."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +12,7 @@ from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
 from palimpsest.kernels.fused import attention, scan, sums
 from palimpsest.kernels.fused.buffer import ALIGNED, Buffer, tensors_in
 from palimpsest.kernels.fused.launching import Compiled, straight_to
+from palimpsest.kernels.fused.tuned import with_numbers
 from palimpsest.look import Look
 
 HALF = torch.bfloat16
@@ -62,11 +62,26 @@ def attended(queries, keys, values, places, table, bias, mask, vector_keys, vect
 
 
 TERMS = [TOKENS, TOKENS, TOKENS, TOKENS, (18, 2, 16), (18, 2), (2, 18), (2, 3, 16), (2, 3, 16)]
+LONG, LONGER = (1, 36, 2, 16), (1, 68, 2, 16)
 DOORS = {
     "scan": (scan, scanned, [TOKENS, TOKENS, TOKENS, TOKENS[:3], (1, 2, 16, 16)]),
+    "scan in parts": (scan, scanned, [LONG, LONG, LONG, LONG[:3], (1, 2, 16, 16)]),
     "sum": (sums, summed, [TOKENS, TOKENS, TOKENS]),
+    "sum in parts": (sums, summed, [LONGER, LONGER, LONGER]),
     "attention": (attention, attended, TERMS),
 }
+
+
+@pytest.fixture(autouse=True)
+def what_is_long_is_in_parts(monkeypatch):
+    for module in (scan, sums):
+        usual = module.settings_for
+
+        def in_parts(lines, length, *about, usual=usual):
+            settings = usual(lines, length, *about)
+            return with_numbers(settings, {"parts": 3} if length > TOKENS[1] else {})
+
+        monkeypatch.setattr(module, "settings_for", in_parts)
 
 
 def drawn(seed: int, shapes) -> list[Tensor]:
@@ -100,7 +115,7 @@ def test_an_operation_is_the_same_by_addresses(name, monkeypatch):
             same(outcome(door, given), each)
         launched = [kernel for kernel in kernels if kernel.launchers]
         assert len(launched) > 1
-        assert all(kernel.by_address == 2 * times for kernel in launched)
+        assert all(each.by_address == 2 * times for kernel in launched for each in kernel.launchers)
 
 
 @interpreted
@@ -116,10 +131,10 @@ def test_tensors_that_were_one_may_be_several_the_next_time(monkeypatch):
 
 @interpreted
 def test_what_is_more_than_launches_is_never_done_by_addresses(monkeypatch):
-    usual = scan.settings_for
-    monkeypatch.setattr(scan, "settings_for", lambda *about: replace(usual(*about), chunk=16, parts=2))
-    _, door, shapes = DOORS["scan"]
-    given = drawn(0, [(shape[0], 36, *shape[2:]) if len(shape) < 4 or shape == TOKENS else shape for shape in shapes])
+    usual = scan.put_together
+    monkeypatch.setattr(scan, "put_together", lambda *given: usual(*given).clone())
+    _, door, shapes = DOORS["scan in parts"]
+    given = drawn(0, shapes)
     kernels = as_launched(monkeypatch, scan, scan.kernels)
     first, *others = [outcome(door, given) for _ in range(4)]
     for each in others:

@@ -115,7 +115,7 @@ def test_a_kernel_that_is_known_is_launched_with_the_same_arguments(keep, parts,
     outcome(inputs, "fused", torch.float32, DEVICE)
     assert not any(kernel.known for kernel in compiled)
     all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
-    assert all(kernel.known for kernel in compiled)
+    assert len([kernel for kernel in compiled if not kernel.known]) == (parts == 1)  # which need not be put together
 
 
 @pytest.mark.parametrize("keep, erase, write", RULES, ids=str)

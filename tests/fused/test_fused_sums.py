@@ -84,7 +84,7 @@ def test_a_kernel_that_is_known_is_launched_with_the_same_arguments(parts, cut, 
     outcome(inputs, "fused", torch.float32, DEVICE)
     assert not any(kernel.known for kernel in compiled)
     all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
-    assert all(kernel.known for kernel in compiled)
+    assert len([kernel for kernel in compiled if not kernel.known]) == (parts == 1)  # which need not be put together
 
 
 def test_tensors_may_lie_in_memory_as_they_like():

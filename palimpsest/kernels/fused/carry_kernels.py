@@ -283,7 +283,7 @@ def with_values(bands, values, ALONE: tl.constexpr):
 @triton.jit
 def carry_kernel(
     queries, keys, values, write, matrix, solved, erase_in, write_in, seen_in, kept_in, remaining_in, dimmed_in, start,
-    reads, mass, notes_out, pages, last,
+    reads, mass, notes_out, pages, last, turning,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
@@ -294,18 +294,19 @@ def carry_kernel(
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
 
-    Where nothing is read, columns beyond the page begin as columns of the identity and are written nothing: the
-    page they end as is what the piece does to the page it is given. There are none where all of that is kept. What
-    backward needs is saved if asked for, before the page is changed: there is no room for two of them.
+    Where nothing is read, only the first starts from the page that is given, `start` [rows · heads, k, v], and the last
+    is left out; where one ends goes to `last` [rows · heads, parts, k, v], as what the next one starts from. Columns
+    beyond the page begin as columns of the identity and are written nothing: the page they end as, `turning`, is what
+    the piece does to the page it is given. There are none where nobody asks for that. What backward needs is saved if
+    asked for, before the page is changed: there is no room for two of them.
     """
     BANDS: tl.constexpr = COLUMNS // BAND
     HALVES: tl.constexpr = split_into(FINE)
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     FULL: tl.constexpr = READS and PAGE % COLUMNS == 0 and PAGE == VALUES
-    TURNED: tl.constexpr = FEATURES if ERASE or KEEP != "all" else tl.constexpr(0)
-    ALL: tl.constexpr = SLICES if READS else SLICES + (TURNED + COLUMNS - 1) // COLUMNS
-    program = tl.program_id(0)
-    slice, piece, line = program % ALL, (program // ALL) % parts, program // (ALL * parts)
+    ALL: tl.constexpr = SLICES if turning is None else SLICES + (FEATURES + COLUMNS - 1) // COLUMNS
+    program, pieces = tl.program_id(0), parts if READS else parts - 1
+    slice, piece, line = program % ALL, (program // ALL) % pieces, program // (ALL * pieces)
     row, head = line // heads, line % heads
     place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
     column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
@@ -313,9 +314,10 @@ def carry_kernel(
     there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
     page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if STARTED:
-        at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
-        page += tl.load(start + at + on_page, mask=there, other=0.0)
-    if not READS:
+        at = line * parts + piece if READS else line
+        at = at.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
+        page += tl.load(start + at + on_page, mask=there if READS else there & (piece == 0), other=0.0)
+    if turning is not None:
         page += tl.where(feature == (slice - SLICES) * COLUMNS + column, 1.0, 0.0)
     for step in tl.range(tl.minimum(share, chunks - piece * share), num_stages=STAGES):
         chunk = piece * share + step
@@ -379,14 +381,13 @@ def carry_kernel(
     if READS:
         if piece == parts - 1:
             tl.store(last + line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
+    elif slice < SLICES:
+        base = last + (line * parts + piece + 1).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
+        tl.store(base + on_page, page, mask=there)
     else:
-        WIDER: tl.constexpr = PAGE + TURNED
-        beyond = slice >= SLICES
-        begin = tl.where(beyond, PAGE + (slice - SLICES) * COLUMNS, slice * COLUMNS)
-        end = tl.where(beyond, WIDER, PAGE)
-        base = last + (line * parts + piece).to(tl.int64) * (FEATURES * WIDER) + begin
-        there = (feature < FEATURES) & (begin + column < end)
-        tl.store(base + (feature * WIDER + column), page, mask=there)
+        base = turning + (line * pieces + piece).to(tl.int64) * (FEATURES * FEATURES)
+        beyond = (slice - SLICES) * COLUMNS + column
+        tl.store(base + (feature * FEATURES + beyond), page, mask=(feature < FEATURES) & (beyond < FEATURES))
 
 
 @triton.jit
@@ -402,23 +403,27 @@ def carry_back_kernel(
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends.
 
-    Where gradients of values tell those of what T was given, there is no `of_fresh`.
+    Where nothing is saved, only the last begins with what is given, `of_last` [rows · heads, k, v], and the first is
+    left out; where one ends goes to `of_start` as what the one before it begins with. Where gradients of values tell
+    those of what T was given, there is no `of_fresh`.
     """
     BANDS: tl.constexpr = COLUMNS // BAND
     HALVES: tl.constexpr = split_into(FINE)
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     FULL: tl.constexpr = PAGE % COLUMNS == 0 and PAGE == VALUES
-    program = tl.program_id(0)
-    slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
+    program, pieces = tl.program_id(0), parts if SAVES else parts - 1
+    slice, piece, line = program % SLICES, (program // SLICES) % pieces, program // (SLICES * pieces)
+    piece += parts - pieces
     row, head = line // heads, line % heads
     place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
     column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
     on_page, on_saved = feature * PAGE + column, column * FEATURES + feature
     there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
-    at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
     page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if ENDED:
-        page += tl.load(of_last + at + on_page, mask=there, other=0.0)
+        at = line * parts + piece if SAVES else line
+        at = at.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
+        page += tl.load(of_last + at + on_page, mask=there if SAVES else there & (piece == parts - 1), other=0.0)
     end = tl.minimum(piece * share + share, chunks)
     for step in tl.range(end - piece * share, num_stages=STAGES):
         chunk = end - 1 - step
@@ -473,4 +478,5 @@ def carry_back_kernel(
                 base = of_values + token * VALUES + slice * COLUMNS
                 offsets = place[:, None] * (heads * VALUES) + across[None, :]
                 tl.store(base + offsets, as_tokens(of_value.to(of_values.dtype.element_ty)), mask=here)
-    tl.store(of_start + at + on_page, page, mask=there)
+    at = line * parts + piece if SAVES else line * parts + piece - 1
+    tl.store(of_start + at.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)

@@ -21,6 +21,7 @@ from .decode import decode, short
 from .features import holding
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
 from .operation import Operation
+from .parts import way_between
 from .products import PRECISIONS, Precision
 from .repeating import repeated
 from .sums import memory_sum
@@ -222,11 +223,12 @@ class Hidden(NamedTuple):
 
     saved: Saved | None
     ready: Ready
-    effects: Tensor | None  # (b h) parts k (v + k), what each part writes on a bare page and does, if so, to one given
+    starts: Tensor | None  # (b h) parts k v, of the parts that a sequence has
+    turning: Tensor | None  # (b h) (parts - 1) k k, what all but the last do to a page, where somebody asks
 
     def of(self, buffer: Tensor) -> "Hidden":
         saved = None if self.saved is None else Saved(*tensors_in(buffer, self.saved))
-        return Hidden(saved, Ready(*tensors_in(buffer, self.ready)), *tensors_in(buffer, [self.effects]))
+        return Hidden(saved, Ready(*tensors_in(buffer, self.ready)), *tensors_in(buffer, self[2:]))
 
 
 def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
@@ -256,9 +258,11 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
     if p.keep == "features":
         kept = buffer.room(*chunks, features)
         dimmed = buffer.room(*chunks, 3, *halves, chunk, features, dtype=kind)
-    effects = buffer.room(p.lines, parts, features, page + turned_by(p, x.erase)) if parts > 1 else None
+    starts = buffer.room(p.lines, parts, features, page) if parts > 1 else None
+    turns = parts > 2 and not (x.erase is None and p.keep == "all")  # between the first and the last are others
+    turning = buffer.room(p.lines, parts - 1, features, features) if turns else None
     ready = Ready(queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed)
-    return buffer, Hidden(saved, ready, effects)
+    return buffer, Hidden(saved, ready, starts, turning)
 
 
 class Results(NamedTuple):
@@ -279,11 +283,6 @@ def results(p: Problem, values: Tensor, buffer: Buffer) -> Results:
     return Results(reads, last, mass, buffer.made_like(values))
 
 
-def turned_by(p: Problem, erase: Tensor | None) -> int:
-    """Columns of the page that tell what a part does to the one it is given: none where all of it is kept."""
-    return 0 if erase is None and p.keep == "all" else p.shape.features
-
-
 def prepare(p: Problem, tensors, ready: Ready) -> None:
     queries, keys, _, log_keep, erase, write, matrix = tensors
     if ready.seen is None:
@@ -299,24 +298,26 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
     launch(p.known, "prepare", kernels.prepare_kernel, (queries, keys, log_keep, erase, write, matrix, *ready), way)
 
 
-def carry(p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None) -> None:
+def carry(
+    p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None, turning=None
+) -> None:
     queries, keys, values, _, erase, write, matrix = tensors
     there = {"STARTED": start is not None, "READS": reads is not None, "SAVES": saved is not None}
 
     def way() -> Way:
         columns = p.settings.columns
-        slices = -(-p.shape.page // columns) + (0 if there["READS"] else -(-turned_by(p, erase) // columns))
+        slices = -(-p.shape.page // columns) + (0 if turning is None else -(-p.shape.features // columns))
         numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "TOGETHER": p.together}
-        grid = (p.lines * p.settings.parts * slices, 1, 1)
+        grid = (p.lines * (p.settings.parts - (reads is None)) * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
     arguments = (
         queries, keys, values, write, matrix,
         ready.solved, ready.erase, ready.write, ready.seen, ready.kept, ready.remaining, ready.dimmed,
-        start, reads, mass, *(saved or Saved()), last,
+        start, reads, mass, *(saved or Saved()), last, turning,
     )  # fmt: skip
     launch(p.known, ("carry", *there.values()), kernels.carry_kernel, arguments, way)
 
@@ -341,7 +342,7 @@ def carry_back(
         numbers = (*strides(queries, keys, of_reads), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
-        grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
+        grid = (p.lines * (p.settings.parts - (of_pages is None)) * -(-p.shape.page // columns), 1, 1)
         constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "TOGETHER": p.together}
         constants = p.common("LIMIT", "ROUGH") | constants | there
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
@@ -414,54 +415,46 @@ def forward(x: "Inputs") -> Results:
     p, tensors = known_problem(x), x.tensors
     buffer, hidden = rooms_for(p, x)
     made = results(p, x.values, buffer)
-    saved, ready, effects = hidden.of(made.buffer)
+    saved, ready, starts, turning = hidden.of(made.buffer)
     prepare(p, tensors, ready)
     p, tensors = looked(p, tensors, ready)
     start = x.memory
-    if effects is not None:
-        carry(p, tensors, ready, None, None, None, effects)
-        start = started(effects, x.memory, p.shape.page)
+    if starts is not None:
+        carry(p, tensors, ready, x.memory, None, None, starts, None, turning)
+        start = put_together(p, "starts", x.memory, turning, starts)
     carry(p, tensors, ready, start, made.reads, made.mass, made.last, saved)
     return made
 
 
-def started(effects: Tensor, memory: Tensor | None, columns: int) -> Tensor:
-    """The page each part begins with: those before it turned that which was there, and added what they wrote."""
-    empty = effects.shape[0], effects.shape[2], columns
-    pages = [effects.new_zeros(empty) if memory is None else memory.flatten(0, -3)]
-    for effect in effects.unbind(1)[:-1]:
-        pages.append(added_to(effect[..., :columns], effect[..., columns:], pages[-1]))
-    return torch.stack(pages, dim=1)
+def put_together(p: Problem, purpose: str, first: Tensor | None, turning: Tensor | None, pages: Tensor) -> Tensor:
+    """The page that each part begins with, in place of what the one before it makes by itself."""
 
+    def way() -> Way:
+        return way_between(pages, p.precision.fine, reversed=purpose == "ends")
 
-def ended(effects: Tensor, of_starts: Tensor, of_last: Tensor | None, columns: int) -> Tensor:
-    """The gradient of the page each part ends with, from those its own reads give to where it starts from nothing."""
-    pages = [torch.zeros_like(of_starts[:, 0]) if of_last is None else of_last.flatten(0, 1)]
-    for effect, own in zip(effects.unbind(1)[:0:-1], of_starts.unbind(1)[:0:-1], strict=True):
-        pages.append(added_to(own, effect[..., columns:].mT, pages[-1]))
-    return torch.stack(pages[::-1], dim=1)
-
-
-def added_to(own: Tensor, turning: Tensor, page: Tensor) -> Tensor:
-    return torch.baddbmm(own, turning, page) if turning.numel() else own + page
+    launch(p.known, purpose, kernels.parts_kernel, (first, turning, pages), way)
+    return pages
 
 
 def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Tensor | None, kept: Tensor) -> tuple:
     """Gradients, of the page each part starts with too, and a buffer for what only kernels see."""
     p, tensors = known_problem(x, of_reads, of_last, of_mass), x.tensors
-    saved, ready, effects = rooms_for(p, x)[1].of(kept)
-    buffer, fresh = Buffer(), None
+    saved, ready, _, turning = rooms_for(p, x)[1].of(kept)
+    buffer, fresh, ends = Buffer(), None, None
     pages = buffer.room(*saved.pages.shape, dtype=saved.pages.dtype)
     if saved.notes is not None and not p.opened:
         fresh = buffer.room(*saved.notes.shape, dtype=saved.notes.dtype)
-    own = buffer.made_like(x.values)
-    of_pages, of_fresh = tensors_in(own, (pages, fresh))
-    of_values = x.values.new_empty(*x.values.shape)
-    of_starts = of_values.new_empty(p.lines, p.settings.parts, p.shape.features, p.shape.page, dtype=torch.float32)
-    seen = looked(p, tensors, ready)
+    starts = p.lines, p.settings.parts, p.shape.features, p.shape.page
     if p.settings.parts > 1:
-        carry_back(*seen, ready, of_reads, of_mass, None, of_starts)
-        of_last = ended(effects, of_starts, of_last, p.shape.page)
+        ends = buffer.room(*starts)
+    own = buffer.made_like(x.values)
+    of_pages, of_fresh, of_ends = tensors_in(own, (pages, fresh, ends))
+    of_values = x.values.new_empty(*x.values.shape)
+    of_starts = of_values.new_empty(*starts, dtype=torch.float32)
+    seen = looked(p, tensors, ready)
+    if of_ends is not None:
+        carry_back(*seen, ready, of_reads, of_mass, of_last, of_ends)
+        of_last = put_together(p, "ends", of_last, turning, of_ends)
     carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_values, of_pages)
     return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages), of_starts, own
 

@@ -31,6 +31,7 @@ from .chunk import (
 )
 from .elementary import exp
 from .features import holding, in_shares
+from .parts import parts_kernel
 from .products import product
 from .tiles import (
     KEYS,
@@ -52,7 +53,7 @@ from .tiles import (
     whole_of,
 )
 
-__all__ = ["carry_back_kernel", "carry_kernel", "gradients_kernel", "prepare_kernel"]
+__all__ = ["carry_back_kernel", "carry_kernel", "gradients_kernel", "parts_kernel", "prepare_kernel"]
 
 ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 SHARE = tl.constexpr(64)  # of many features, those that a warp of `prepare` multiplies

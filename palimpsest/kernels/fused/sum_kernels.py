@@ -17,8 +17,11 @@ one for each warp, which asks nothing of the others.
 import triton
 import triton.language as tl
 
+from .parts import parts_kernel
 from .products import product
 from .tiles import first_of
+
+__all__ = ["parts_kernel", "sum_back_kernel", "sum_kernel"]
 
 
 @triton.jit
@@ -44,8 +47,8 @@ def summed(
     """Some columns of one sum over a piece of `share` chunks, which starts from a page of its own if there is one.
 
     Pages lie in memory as [lines, parts, …], in the order in which pieces come: REVERSED, the last one is first.
-    TURNED, columns come before features there. Where nothing is read, only the page is found, and that of every piece;
-    elsewhere `last` is where the last one ends.
+    TURNED, columns come before features there. Where nothing is read, only the first piece starts from a page, and
+    where one ends goes to `last` as what the next one starts from; elsewhere `last` is where the last one ends.
     """
     BANDS: tl.constexpr = COLUMNS // BAND
     place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
@@ -53,10 +56,14 @@ def summed(
     there = (feature < FEATURES) & (column < VALUES)
     turn = parts - 1 - piece if REVERSED else piece
     at = (line * parts + turn).to(tl.int64) * (FEATURES * VALUES)
+    whole = line.to(tl.int64) * (FEATURES * VALUES)
     on_page = column * FEATURES + feature if TURNED else feature * VALUES + column
     page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if start is not None:
-        page += tl.load(start + at + on_page, mask=there, other=0.0)
+        if reads is None:
+            page += tl.load(start + whole + on_page, mask=there & (turn == 0), other=0.0)
+        else:
+            page += tl.load(start + at + on_page, mask=there, other=0.0)
     begin, end = piece * share, tl.minimum(piece * share + share, chunks)
     for step in tl.range(end - begin, num_stages=STAGES):
         first = (end - 1 - step if REVERSED else begin + step) * CHUNK
@@ -76,9 +83,9 @@ def summed(
         page = product(v, k, FINE, page)
     if last is not None:
         if reads is None:
-            tl.store(last + at + on_page, page, mask=there)
+            tl.store(last + at + FEATURES * VALUES + on_page, page, mask=there)
         elif turn == parts - 1:
-            tl.store(last + line.to(tl.int64) * (FEATURES * VALUES) + on_page, page, mask=there)
+            tl.store(last + whole + on_page, page, mask=there)
 
 
 @triton.jit
@@ -90,8 +97,10 @@ def sum_kernel(
     CHUNK: tl.constexpr, REVERSED: tl.constexpr, STAGES: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     SLICES: tl.constexpr = (VALUES + COLUMNS - 1) // COLUMNS
-    program = tl.program_id(0)
-    slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
+    program, pieces = tl.program_id(0), parts - 1 if reads is None else parts
+    slice, piece, line = program % SLICES, (program // SLICES) % pieces, program // (SLICES * pieces)
+    if REVERSED:
+        piece += parts - pieces
     summed(
         queries, keys, values, start, reads, last,
         q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,

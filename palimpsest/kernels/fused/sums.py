@@ -13,6 +13,7 @@ from . import sum_kernels as kernels
 from .features import holding
 from .launching import Way, known_of, launch, layout_of, once, processors_of, strides
 from .operation import Operation
+from .parts import way_between
 from .products import PRECISIONS, Precision
 from .repeating import repeated
 from .tuned import tuned
@@ -67,14 +68,15 @@ class Problem(NamedTuple):
     def lines(self) -> int:
         return self.rows * self.heads
 
-    def way(self, cut: Cut, slices: int, steps: list[int], **constants: object) -> Way:
+    def way(self, cut: Cut, programs: int, steps: list[int], **constants: object) -> Way:
+        """With so many programs for a line."""
         chunk, columns, warps, stages = cut
         together = -(-self.length // (self.settings.parts * WHOLE)) * WHOLE  # tokens of a part
         numbers = *steps, self.length, self.heads, -(-self.length // chunk), self.settings.parts, together // chunk
         constants |= {"FEATURES": self.features, "SIZE": holding(self.features), "VALUES": self.values}
         constants |= {"COLUMNS": columns, "BAND": columns // warps, "CHUNK": chunk}
         constants |= {"STAGES": stages, "FINE": self.precision.fine, "ROUGH": self.precision.rough}
-        return Way((self.lines * self.settings.parts * slices, 1, 1), numbers, constants, warps, stages)
+        return Way((self.lines * programs, 1, 1), numbers, constants, warps, stages)
 
 
 def problem(known: dict, queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None) -> Problem:
@@ -95,12 +97,12 @@ def known_problem(*given: Tensor | None) -> Problem:
 
 
 def add_up(p: Problem, purpose: str, queries, keys, values, start, reads, last) -> None:
-    """Reads, and the page after all; where nothing is read, what each part adds to a page."""
+    """Reads, and the page after all; where nothing is read, those after all parts but the last, each by itself."""
 
     def way() -> Way:
-        cut = p.settings.forward
+        cut, parts = p.settings.forward, p.settings.parts - (reads is None)
         steps = strides(queries, keys, values)
-        return p.way(cut, -(-p.values // cut.columns), steps, REVERSED=purpose == "ends")
+        return p.way(cut, parts * -(-p.values // cut.columns), steps, REVERSED=purpose == "ends")
 
     launch(p.known, purpose, kernels.sum_kernel, (queries, keys, values, start, reads, last), way)
 
@@ -109,10 +111,11 @@ def pages_between(p: Problem, purpose: str, keys: Tensor, values: Tensor, first:
     """The page that each part starts from, `(b h) parts k v`, in the order in which they come."""
     if p.settings.parts == 1:
         return first
-    added = keys.new_empty(p.lines, p.settings.parts, p.features, p.values, dtype=torch.float32)
-    add_up(p, purpose, None, keys, values, None, None, added)
-    first = torch.zeros_like(added[:, :1]) if first is None else first.view_as(added[:, :1])
-    return torch.cat([first, added[:, :-1]], dim=1).cumsum(dim=1)
+    pages = keys.new_empty(p.lines, p.settings.parts, p.features, p.values, dtype=torch.float32)
+    add_up(p, purpose, None, keys, values, first, None, pages)
+    between = (first, None, pages)
+    launch(p.known, f"between {purpose}", kernels.parts_kernel, between, lambda: way_between(pages, p.precision.fine))
+    return pages
 
 
 def made_for(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,6 +133,7 @@ def forward(queries, keys, values, memory) -> list[Tensor | None]:
 
 
 def backward(queries, keys, values, memory, of_reads, of_last, starts) -> list[Tensor | None]:
+    """Gradients and, where the sequence has several parts, those of the pages they end with."""
     p = known_problem(queries, keys, values, memory, of_reads, of_last)
     found = [x.new_empty(*x.shape) for x in (queries, keys, values)]
     of_memory = None if memory is None else memory.new_empty(*memory.shape)
@@ -138,12 +142,12 @@ def backward(queries, keys, values, memory, of_reads, of_last, starts) -> list[T
     def way() -> Way:
         cut, steps = p.settings.back, strides(queries, keys, values, of_reads)
         slices = 2 * -(-p.features // cut.columns) - (-p.values // cut.columns)
-        return p.way(cut, slices, steps, WIDE=holding(p.values))
+        return p.way(cut, p.settings.parts * slices, steps, WIDE=holding(p.values))
 
     start = memory if starts is None else starts
     arguments = (queries, keys, values, of_reads, start, ends, *found, of_memory)
     launch(p.known, "back", kernels.sum_back_kernel, arguments, way)
-    return [*found, of_memory]
+    return [*found, of_memory, None if ends is of_last else ends]
 
 
 def sum_op(*inputs) -> Sequence[Tensor | None]:
@@ -155,7 +159,7 @@ def sum_back_op(grads, kept, *inputs) -> Sequence[Tensor | None]:
     of_reads = torch.zeros_like(inputs[2]) if of_reads is None else of_reads
     of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
     given = *inputs, of_reads, None if of_last is None else of_last.contiguous()
-    return repeated(known_about(given), given, backward, kept)
+    return repeated(known_about(given), given, backward, kept)[:-1]
 
 
 def shapes(queries, keys, values, memory) -> list[Tensor | None]:
