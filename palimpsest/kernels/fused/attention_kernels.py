@@ -378,6 +378,8 @@ def queries_kernel(
     tiles = tl.cdiv(length, TILE)
     line, all_sums = tl.arange(0, TILE), tl.arange(0, KEYS * TILE)
     nearer = line[None, :] <= line[:, None]
+    # the same, as the third number is zero, which the compiler does not know: to keep it takes longer than to compare
+    as_near = line[None, :] <= (line + tl.program_id(2))[:, None]
     cached = slots - length
     offset = (TILE - cached % TILE) % TILE
     far, whole = far_and_whole(looks, head, reach)
@@ -458,7 +460,7 @@ def queries_kernel(
                 now = moved(of_scores, TILE)
                 if (bias is None) and (mask is None):  # no more of it is needed then, and it waits in half the room
                     now = now.to(query.dtype)
-                by_distance = tl.where(nearer, now, before)
+                by_distance = tl.where(as_near, now, before)
                 before = now
             if mask is not None:  # so far as if all had the whole share
                 add_up(of_mask + sums * TILE + distances, again, tl.sum(by_distance, 0))
