@@ -534,7 +534,8 @@ def distances_kernel(
     if looks is None:  # one part a program, as in `keys_kernel`
         stop, step = tl.program_id(0) + 1, 1
     for own in range(tl.program_id(0), stop, step):
-        apart, part = own // PARTS, own % PARTS
+        apart = own // PARTS
+        part = own - apart * PARTS
         within, distances = part * PART + tl.arange(0, PART), own * ROWS + tl.arange(0, ROWS)
         table = tl.zeros((PART,), tl.float32)
         bias = tl.zeros((ROWS,), tl.float32)
