@@ -119,6 +119,7 @@ CASES = {
     "spans that see some tiles wholly": Case(20, 70, words="place", spans=(37.5, 20.0), reach=60),
     "queries that ask for distances too": Case(20, 40, words="alike bias", reach=33, empty="rows"),
     "the same, with spans": Case(20, 70, words="alike", spans=(37.5, 20.0), reach=60),
+    "much that is not seen": Case(9, 70, 2, words="alike", spans=(3.0, 17.5)),
     "vectors": Case(17, 17, 1, vectors=20),
     "a reach, vectors": Case(40, 54, words="place bias", reach=37, vectors=3),
     "documents, shared": Case(33, 50, words="place", empty="documents", settings=SMALL._replace(programs=8)),

@@ -160,6 +160,11 @@ class Problem:
         self.groups = tiles if alone else min(tiles, max(1, self.settings.programs // self.lines))
         summed = (rows, self.groups, heads, beyond)
         self.summed = (*summed, holding(self.key)), summed, summed  # of table, bias and mask
+        self.masked = mask is not None
+
+    def shared_by(self, pieces: int, lines: int) -> int:
+        """How many programs share the pieces of a line, many of which spans leave zero; without spans, one a piece."""
+        return min(pieces, -(-8 * self.settings.programs // lines)) if self.masked else pieces
 
     def launch(
         self, name: str, grid: tuple[int, int, int], arguments: tuple, constants: dict, warps: int = 4, stages: int = 3
@@ -303,12 +308,12 @@ def gradient_of_queries(p: Problem, given: Given, coming: tuple, reads, lse, lar
 def gradient_of_keys(p: Problem, given: Given, coming: tuple, lse, largest, dots, found) -> None:
     """And of values."""
     work, (_, of_keys, of_values, *_) = p.settings.keys, found
+    groups = p.shared_by(tiles_of(p.slots - p.length, work) + tiles_of(p.length, work), p.lines)
     arguments = (
         *given.compared, *given.chance, coming, lse, largest, dots, tokens(of_keys), tokens(of_values),
-        *p.sizes, p.reach, p.dropout,
+        *p.sizes, p.reach, groups, p.dropout,
     )  # fmt: skip
-    tiles = tiles_of(p.slots - p.length, work) + tiles_of(p.length, work)
-    p.launch_tiles("keys_kernel", (p.lines * tiles, 1, 1), arguments, work)
+    p.launch_tiles("keys_kernel", (p.lines * groups, 1, 1), arguments, work)
 
 
 def gradient_of_distances(p: Problem, given: Given, sums: list, found) -> None:
@@ -318,8 +323,9 @@ def gradient_of_distances(p: Problem, given: Given, sums: list, found) -> None:
         return
     constants = distance_constants_for(p.key, p.settings.queries.tile)
     arguments = (*sums, given.compared[7], *of_distances, p.rows, *p.sizes, p.reach, p.groups)
-    programs = tiles_of(p.reach, p.settings.queries) * constants["PARTS"]
-    p.launch("distances_kernel", (programs, p.sizes[0], 1), arguments, constants)
+    heads = p.sizes[0]
+    programs = p.shared_by(tiles_of(p.reach, p.settings.queries) * constants["PARTS"], heads)
+    p.launch("distances_kernel", (programs, heads, 1), arguments, constants)
 
 
 def gradient_of_vectors(p: Problem, given: Given, coming: tuple, lse: Tensor, dots: Tensor) -> list[Tensor]:
