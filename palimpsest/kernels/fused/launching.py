@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...world import in_this_thread
+
 
 def layout_of(tensors: Sequence[Tensor | None]) -> tuple:
     """All that a kernel is compiled for; that a tensor starts at a multiple of 16 bytes is worth wider accesses."""
@@ -201,7 +203,7 @@ def rehearsal() -> Iterator[list[Noted]]:
     noted: list[Noted] = []
     token = NOTED.set(noted)
     try:
-        with torch.autograd.set_multithreading_enabled(False):  # gradients in this thread too
+        with in_this_thread():
             yield noted
     finally:
         NOTED.reset(token)
