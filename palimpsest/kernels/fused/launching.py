@@ -16,11 +16,13 @@ from torch import Tensor
 from ...world import in_this_thread
 
 
-def layout_of(tensors: Sequence[Tensor | None]) -> tuple:
-    """All that a kernel is compiled for; that a tensor starts at a multiple of 16 bytes is worth wider accesses."""
-    return tuple(
-        [None if x is None else (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors]
-    )
+def layout_of(tensors: Sequence[Any]) -> tuple:
+    """All that a kernel is compiled for; that a tensor starts at a multiple of 16 bytes is worth wider accesses.
+
+    Some may be None, but not the first: all others are where it is.
+    """
+    layouts = [None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors]
+    return tensors[0].device, *layouts
 
 
 def strides(*tensors: Tensor | None) -> list[int]:
