@@ -5,21 +5,20 @@
 A pass is a forward and a backward pass in bfloat16, with the gradient of everything that goes in. Transformer-XL's
 attention stands beside the plain form, compiled; beside torch's own attention, which has no word on distances; and
 beside FlexAttention, which reads it from a table of all queries and keys. Adaptive spans stand beside longer ones, and
-beside the plain form with keys cut to what the widest head sees. Each is timed eagerly and as a replayed CUDA graph;
-between two passes the cache of the device is overwritten. Before anything is timed, it must agree with the plain form.
+beside the plain form with keys cut to what the widest head sees. Each is timed eagerly and as a replayed CUDA graph.
+Before anything is timed, it must agree with the plain form.
 
 --sweep first tries other tiles, warps and stages for each of the kernels, and tells which are fastest.
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
-from measuring_gpu import peak_bytes, save, save_so_far
+from measuring_gpu import copies_for, peak_bytes, save, save_so_far, time_eager, time_graph
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
@@ -27,7 +26,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from palimpsest.kernels import attention_blocked
 from palimpsest.kernels.fused import attention
 from palimpsest.kernels.fused.attention import Launch, Settings
-from palimpsest.kernels.tuning import recorded
 from palimpsest.relative import Relative
 
 RESULTS = Path(__file__).parent / "results" / "attention-gpu.json"
@@ -35,34 +33,7 @@ AGREEMENT = 0.05  # of the largest number: both round scores or weights to eight
 RAMP = 32
 
 Pass = Callable[[], list[Tensor]]
-
-
-# -------------------------------------------------------------------------------------------------------- measuring
-
-
-def timed(run: Callable[[], object], turns: int) -> float:
-    """Milliseconds, the median of the turns."""
-    flush = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    found = []
-    for _ in range(turns):
-        flush.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        found.append(start.elapsed_time(end))
-    return statistics.median(found)
-
-
-def time_eager(run: Pass, turns: int = 20) -> float:
-    for _ in range(3):
-        run()
-    return timed(run, turns)
-
-
-def time_graph(run: Pass, turns: int = 20) -> float:
-    return timed(recorded(run), turns)
+Passes = Callable[[int], Pass]  # each with inputs of its own, by their seed
 
 
 def disagreement(one: list[Tensor], other: list[Tensor]) -> float:
@@ -101,8 +72,8 @@ class Row:
     def operations(self, products: int) -> float:
         return 2.0 * self.width * self.pairs * products
 
-    def inputs(self) -> dict[str, Tensor]:
-        chance = torch.Generator("cuda").manual_seed(0)
+    def inputs(self, seed: int) -> dict[str, Tensor]:
+        chance = torch.Generator("cuda").manual_seed(seed)
 
         def draw(*shape: int) -> Tensor:
             return torch.randn(shape, generator=chance, device="cuda", dtype=torch.bfloat16)
@@ -129,20 +100,27 @@ class Row:
         away = torch.arange(reach, device="cuda")
         return ((given["spans"][:, None].clamp(0, 1) * self.limit - away) / RAMP + 1).clamp(0, 1)
 
-    def ready(self, attend: Callable[[dict[str, Tensor]], Tensor], names: tuple[str, ...] = ()) -> Pass:
-        """A pass that gives the reads, and the gradients of the inputs of these names, or of all."""
-        given = self.inputs()
-        leaves = [given[name] for name in names or given]
-        reads = torch.empty_like(given["queries"])
-        weights = torch.randn(reads.shape, generator=torch.Generator("cuda").manual_seed(1), device="cuda").to(reads)
+    def ready(self, attend: Callable[[dict[str, Tensor]], Tensor], names: tuple[str, ...] = ()) -> Passes:
+        """Passes that give the reads, and the gradients of the inputs of these names, or of all."""
 
-        def run() -> list[Tensor]:
-            found = attend(given)
-            return [found.detach(), *torch.autograd.grad(found, leaves, weights)]
+        def passing(seed: int) -> Pass:
+            given, chance = self.inputs(seed), torch.Generator("cuda").manual_seed(seed + 1)
+            leaves = [given[name] for name in names or given]
+            weights = torch.randn(given["queries"].shape, generator=chance, device="cuda").to(given["queries"])
 
-        return run
+            def run() -> list[Tensor]:
+                found = attend(given)
+                return [found.detach(), *torch.autograd.grad(found, leaves, weights)]
 
-    def fused(self, settings: Settings | None = None) -> Pass:
+            return run
+
+        return passing
+
+    def several(self, passes: Passes) -> list[Pass]:
+        """So many that none finds its inputs in the device's cache."""
+        return [passes(seed) for seed in range(copies_for(self.inputs(0).values()))]
+
+    def fused(self, settings: Settings | None = None) -> Passes:
         def attend(given: dict[str, Tensor]) -> Tensor:
             relative = Relative(given.get("place"), given["table"])
             terms = (self.reach, relative, self.mask(given, self.reach), None, None, 0.0)
@@ -150,7 +128,7 @@ class Row:
 
         return self.ready(attend)
 
-    def plain(self, compiled: bool) -> Pass:
+    def plain(self, compiled: bool) -> Passes:
         """With the keys that the widest head sees, in windows of 64 tokens, as the mixer gives them."""
         reach = min(self.reach, -(-self.sees // 64) * 64)
         first = max(0, self.keys - self.queries + 1 - reach)
@@ -163,7 +141,7 @@ class Row:
 
         return self.ready(attend)
 
-    def torchs_own(self) -> Pass:
+    def torchs_own(self) -> Passes:
         bias = causal_lower_right(self.queries, self.keys)
 
         def attend(given: dict[str, Tensor]) -> Tensor:
@@ -172,7 +150,7 @@ class Row:
 
         return self.ready(attend, ("queries", "keys", "values"))
 
-    def flex(self) -> Pass:
+    def flex(self) -> Passes:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         cached = self.keys - self.queries
@@ -204,7 +182,7 @@ SHORT = replace(LONG, span=0.06)
 @dataclass(frozen=True)
 class Contender:
     row: Row
-    form: Callable[[Row], Pass]
+    form: Callable[[Row], Passes]
     products: int = 9  # of all queries and keys that a pass cannot do without
     checked: bool = False  # against the plain form
 
@@ -228,10 +206,10 @@ class Found:
 
 
 def contenders(xl: Row, long: Row, short: Row, chosen: dict[str, Settings]) -> dict[str, Contender]:
-    def plain(row: Row) -> Pass:
+    def plain(row: Row) -> Passes:
         return row.plain(compiled=True)
 
-    def fused(name: str) -> Callable[[Row], Pass]:
+    def fused(name: str) -> Callable[[Row], Passes]:
         return lambda row: row.fused(chosen.get(name))
 
     return {
@@ -245,15 +223,15 @@ def contenders(xl: Row, long: Row, short: Row, chosen: dict[str, Settings]) -> d
     }
 
 
-def measure(contender: Contender, turns: int) -> Measured:
+def measure(contender: Contender) -> Measured:
     row, off = contender.row, None
     if contender.checked:
         few = replace(row, batch=2)  # the plain form needs much memory
-        off = agreement(contender.form(few)(), few.plain(compiled=False)())
-    run = contender.form(row)
-    eager, graph = time_eager(run, turns), time_graph(run, turns)
+        off = agreement(contender.form(few)(0)(), few.plain(compiled=False)(0)())
+    runs = row.several(contender.form(row))
+    eager, graph = time_eager(*runs), time_graph(*runs)
     done = row.operations(contender.products) / graph / 1e9
-    return Measured(eager, graph, done, peak_bytes(run) / 2**20, off)
+    return Measured(eager, graph, done, peak_bytes(runs[0]) / 2**20, off)
 
 
 def agreement(found: list[Tensor], expected: list[Tensor]) -> float:
@@ -278,7 +256,7 @@ def sweep(row: Row, until: float) -> tuple[dict[str, float], Settings]:
     times: dict[str, float] = {}
     best = attention.settings_for(row.width, torch.bfloat16, spans=row.limit is not None)
     few = replace(row, batch=2)
-    expected = few.plain(compiled=False)()
+    expected = few.plain(compiled=False)(0)()
     for kernel, trials in TRIALS.items():
         fastest = (float("inf"), getattr(best, kernel))
         for trial in trials:
@@ -286,8 +264,8 @@ def sweep(row: Row, until: float) -> tuple[dict[str, float], Settings]:
             if time.monotonic() > until:
                 break
             try:
-                agreement(few.fused(settings)(), expected)
-                times[name] = time_graph(row.fused(settings), turns=7)
+                agreement(few.fused(settings)(0)(), expected)
+                times[name] = time_graph(*row.several(row.fused(settings)))
             except Exception as error:  # too much shared memory, too many registers, or wrong: not a setting
                 print(f"  {name:50} {str(error).splitlines()[0][:80]}", flush=True)
                 continue
@@ -337,7 +315,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", action="store_true", help="try other settings of the kernels first")
     parser.add_argument("--seconds", type=float, default=60, help="how long the sweep may take (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="small batches and few turns: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small batches: to see that it runs")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the numbers go, as JSON (%(default)s)")
     return parser.parse_args()
 
@@ -356,7 +334,7 @@ def main() -> None:
     for name, contender in contenders(xl, long, short, fastest).items():
         began = time.monotonic()
         try:
-            found.measured[name] = measure(contender, 5 if chosen.quick else 20)
+            found.measured[name] = measure(contender)
         except Exception as error:  # of others' programs too: their absence is no reason to lose our numbers
             found.failed[name] = (str(error).splitlines() or [repr(error)])[0][:100]
         torch.cuda.empty_cache()

@@ -1,8 +1,9 @@
 """How passes on a GPU are measured: as they are called, as replayed CUDA graphs, in memory, and beside what it can do.
 
 Times are medians of turns. In a turn many calls are queued one behind the other, as in training, and the device's own
-clock tells how long all of them took: where the host is slower than the device, that is the time of the host. Several
-runs on inputs of their own take turns, so that none finds its inputs in the device's cache.
+clock tells how long all of them took: where the host is slower than the device, that is the time of the host. Gradients
+are found in the thread that asks for them, whoever's they are, as that is how palimpsest trains. Several runs on inputs
+of their own take turns, so that none finds its inputs in the device's cache.
 """
 
 import json
@@ -20,6 +21,7 @@ from measuring import surroundings
 from torch import Tensor
 
 from palimpsest.kernels.tuning import recorded
+from palimpsest.world import in_this_thread
 
 Run = Callable[[], object]
 TURNS = 7
@@ -42,9 +44,10 @@ class Ceilings:
 
 def time_eager(*runs: Run) -> float:
     """Milliseconds of a call."""
-    for run in runs * 2:
-        run()
-    return median_of_turns(cycle(runs))
+    with in_this_thread():
+        for run in runs * 2:
+            run()
+        return median_of_turns(cycle(runs))
 
 
 def time_graph(*runs: Run) -> float:

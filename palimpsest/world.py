@@ -4,6 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -196,6 +197,11 @@ def pick_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise UserError(f"the device {name!r} cannot be used ({reason}); --device auto takes what is there") from error
     return device
+
+
+def in_this_thread() -> AbstractContextManager[None]:
+    """Gradients are found by who asks for them: there is one device, whose own thread torch would only have to wake."""
+    return torch.autograd.set_multithreading_enabled(False)
 
 
 def processor_name() -> str:

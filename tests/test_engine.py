@@ -118,6 +118,17 @@ def test_bfloat16_is_really_used():
     assert seen == [torch.bfloat16] * 2, "of each piece"
 
 
+@pytest.mark.parametrize("precision", [Single(), Float16()], ids=brief)
+def test_gradients_are_found_in_the_thread_that_asks_for_them(precision):
+    model, batch, elsewhere = model_of(FastWeight()), some_batch(), []
+    penalised = model.blocks[0].mixer.project.weight
+    model.blocks[0].mixer.penalty = lambda: penalised.square().sum()
+    penalised.register_hook(lambda _: elsewhere.append(torch.autograd.is_multithreading_enabled()))
+    step_of(model, precision)(batch, batch.count(), None)
+    assert elsewhere == [False] * 3, "of each piece, and of the penalty"
+    assert torch.autograd.is_multithreading_enabled(), "for others it is as it was"
+
+
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_scaled_loss_shows_neither_in_gradients_nor_in_nats(pieces):
     found = []

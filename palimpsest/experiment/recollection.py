@@ -13,6 +13,7 @@ from ..models.language_model import LanguageModel, LanguageNetwork
 from ..serialise import to_json
 from ..spec import Spec
 from ..state import leaves
+from ..world import in_this_thread
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Recollection(Spec):
         for _ in range(self.steps):
             loss = nats_per_answer(network, self.task.draw(self.batch, chance).to(device))
             optimiser.zero_grad(set_to_none=True)
-            loss.backward()
+            with in_this_thread():
+                loss.backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             schedule.step()

@@ -23,6 +23,7 @@ from ..files import write_atomically
 from ..models.retrieval_model import ProjectedPairs, RetrievalModel
 from ..serialise import to_json
 from ..spec import Spec, parts_of
+from ..world import in_this_thread
 
 UNFINISHED = "unfinished"  # the folder of runs that were stopped
 SAVE_EVERY = 60  # seconds
@@ -180,7 +181,8 @@ class Run:
         chance = None if self.chance is None else self.chance.index_select(0, self.cursor)[0]
         self.optimiser.zero_grad(set_to_none=True)
         loss = squared_errors(self.network(keys, values, queries, chance), targets).mean()
-        loss.backward()
+        with in_this_thread():
+            loss.backward()
         self.optimiser.step()
         self.losses.index_copy_(0, self.cursor, loss.detach()[None])
         self.cursor.add_(1)

@@ -12,7 +12,7 @@ from ..batch import Batch
 from ..errors import UserError
 from ..shards import clip_gradients, local, sum_gradients
 from ..state import State, detach, join_rows, leaves, map_state, rows_of
-from ..world import World
+from ..world import World, in_this_thread
 from .hooks import hooks
 from .optimisers import Stepper
 from .precision import Precision, Scaling
@@ -66,7 +66,8 @@ class Step:
         return Outcome(self.world.sum(total), self.shorten(), join_rows(states) if states else None)
 
     def backward(self, loss: Tensor) -> None:
-        loss.backward()
+        with in_this_thread():
+            loss.backward()
 
     def shorten(self) -> Tensor:
         return clip_gradients(self.model.parameters(), self.clip, self.world)
@@ -84,7 +85,7 @@ class ScaledStep(Step):
         self.scaling = scaling
 
     def backward(self, loss: Tensor) -> None:
-        (loss * self.scaling.scale).backward()
+        super().backward(loss * self.scaling.scale)
 
     def shorten(self) -> Tensor:
         gradients = [local(p.grad) for p in self.model.parameters() if p.grad is not None]

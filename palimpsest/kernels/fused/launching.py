@@ -13,12 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...world import in_this_thread
 
-def layout_of(tensors: Sequence[Tensor | None]) -> tuple:
-    """All that a kernel is compiled for; that a tensor starts at a multiple of 16 bytes is worth wider accesses."""
-    return tuple(
-        [None if x is None else (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors]
-    )
+
+def layout_of(tensors: Sequence[Any]) -> tuple:
+    """All that a kernel is compiled for; that a tensor starts at a multiple of 16 bytes is worth wider accesses.
+
+    Some may be None, but not the first: all others are where it is.
+    """
+    layouts = [None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors]
+    return tensors[0].device, *layouts
 
 
 def strides(*tensors: Tensor | None) -> list[int]:
@@ -201,7 +205,7 @@ def rehearsal() -> Iterator[list[Noted]]:
     noted: list[Noted] = []
     token = NOTED.set(noted)
     try:
-        with torch.autograd.set_multithreading_enabled(False):  # gradients in this thread too
+        with in_this_thread():
             yield noted
     finally:
         NOTED.reset(token)

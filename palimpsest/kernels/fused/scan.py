@@ -437,7 +437,7 @@ def put_together(p: Problem, purpose: str, first: Tensor | None, turning: Tensor
 
 
 def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Tensor | None, kept: Tensor) -> tuple:
-    """Gradients, of the page each part starts with too, and a buffer for what only kernels see."""
+    """Gradients, of the page each part starts with too if one was given, and a buffer for what only kernels see."""
     p, tensors = known_problem(x, of_reads, of_last, of_mass), x.tensors
     saved, ready, _, turning = rooms_for(p, x)[1].of(kept)
     buffer, fresh, ends = Buffer(), None, None
@@ -445,18 +445,20 @@ def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Ten
     if saved.notes is not None and not p.opened:
         fresh = buffer.room(*saved.notes.shape, dtype=saved.notes.dtype)
     starts = p.lines, p.settings.parts, p.shape.features, p.shape.page
+    of_memory = None if x.memory is None else x.memory.new_empty(*starts)
+    unasked = buffer.room(*starts) if of_memory is None else None
     if p.settings.parts > 1:
         ends = buffer.room(*starts)
     own = buffer.made_like(x.values)
-    of_pages, of_fresh, of_ends = tensors_in(own, (pages, fresh, ends))
+    of_pages, of_fresh, of_ends, of_starts = tensors_in(own, (pages, fresh, ends, unasked))
+    of_starts = of_starts if of_memory is None else of_memory
     of_values = x.values.new_empty(*x.values.shape)
-    of_starts = of_values.new_empty(*starts, dtype=torch.float32)
     seen = looked(p, tensors, ready)
     if of_ends is not None:
         carry_back(*seen, ready, of_reads, of_mass, of_last, of_ends)
         of_last = put_together(p, "ends", of_last, turning, of_ends)
     carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_values, of_pages)
-    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages), of_starts, own
+    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages), of_memory, own
 
 
 INPUTS = (
@@ -542,25 +544,23 @@ def scan_op(*inputs) -> Sequence[Tensor | None]:
 def scan_back_op(grads, kept, *inputs) -> Sequence[Tensor | None]:
     """Gradients of all but the matrix."""
     tensors, about = inputs[:TENSORS], inputs[TENSORS:]
-    given = *tensors, *arriving(Inputs(*inputs), *grads)
+    given = *tensors, *arriving(tensors[2], about[-2], *grads)
     known = known_about(given, about)
 
     def work(*given):
         return backward(Inputs(*given[:TENSORS], *about), *given[TENSORS:])
 
-    *most, of_starts, _ = repeated(known, given, work, kept)
-    memory = tensors[6]
-    return *most, None if memory is None else of_starts[:, 0].view(memory.shape)
+    *most, of_memory, _ = repeated(known, given, work, kept)
+    return *most, None if of_memory is None else of_memory[:, 0].view(tensors[6].shape)
 
 
-def arriving(x: Inputs, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None) -> tuple:
+def arriving(values: Tensor, counts: bool, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None):
     """Gradients as the kernels take them."""
-    of_reads = torch.zeros_like(x.values) if of_reads is None else of_reads
-    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
+    of_reads = torch.zeros_like(values) if of_reads is None else in_line(of_reads)
     of_last = None if of_last is None else of_last.contiguous()
-    if x.counts:
-        tokens = x.values.shape[:-1]
-        of_mass = x.values.new_zeros(tokens, dtype=torch.float32) if of_mass is None else of_mass.contiguous()
+    if counts:
+        tokens = values.shape[:-1]
+        of_mass = values.new_zeros(tokens, dtype=torch.float32) if of_mass is None else of_mass.contiguous()
     return of_reads, of_last, of_mass
 
 
@@ -588,10 +588,9 @@ def scan(
     """
     log_keep, erase, write, limit = gates
     shared = erase is not None and erase is write
-    if not queries.stride(-1) == keys.stride(-1) == values.stride(-1) == 1:
-        queries, keys, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (queries, keys, values))
-    if log_keep is not None and log_keep.ndim == 4 and log_keep.stride(-1) != 1:
-        log_keep = log_keep.contiguous()
+    queries, keys, values = in_line(queries), in_line(keys), in_line(values)
+    if log_keep is not None and log_keep.ndim == 4:
+        log_keep = in_line(log_keep)
     about = look or PLAIN
     matrix = None if about.matrix is None else about.matrix.float().contiguous()
     memory = None if memory is None else memory.float().contiguous()
@@ -610,6 +609,11 @@ def scan(
     return reads, last, mass
 
 
+def in_line(x: Tensor) -> Tensor:
+    """With the numbers of its last axis one behind the other."""
+    return x if x.stride()[-1] == 1 else x.contiguous()  # torch takes longer to tell one stride than all
+
+
 def sums_up(gates: Gates, look: Look, counts: bool) -> bool:
     """Whether nothing is done but to add up values under keys as they are."""
     bare = (look.map, look.scale) == BARE[:2] and not counts
@@ -619,7 +623,9 @@ def sums_up(gates: Gates, look: Look, counts: bool) -> bool:
 def wants_gradients(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> bool:
     if not torch.is_grad_enabled():
         return False
-    return any(x is not None and x.requires_grad for x in (queries, keys, values, *gates[:3], memory))
+    if queries.requires_grad or keys.requires_grad or values.requires_grad:  # as nearly always
+        return True
+    return any(x is not None and x.requires_grad for x in (*gates[:3], memory))
 
 
 def kernel_for(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memory: Tensor | None) -> str:
@@ -630,7 +636,7 @@ def kernel_for(queries: Tensor, keys: Tensor, values: Tensor, gates: Gates, memo
 
 def refusal(queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None, look: Look | None) -> str | None:
     """Why this cannot be done here, if it cannot."""
-    if queries.device.type != "cuda" and not INTERPRETED:
+    if not queries.is_cuda and not INTERPRETED:
         return f"the fused backend needs a CUDA device; found {queries.device}"
     same = queries.dtype == keys.dtype == values.dtype and queries.dtype in PRECISIONS
     if not same or (memory is not None and memory.dtype == torch.float64):
