@@ -440,11 +440,11 @@ def test_what_it_cannot_do_is_said():
 
 
 BLOCKS = {
-    "one token": dict(length=1),
-    "a chunk and one token": dict(length=33),
-    "three chunks": dict(length=96),
-    "many features": dict(length=70, features=70, width=48),
-    "wide pages": dict(length=65, features=33, width=80),
+    "one token": {"length": 1},
+    "a chunk and one token": {"length": 33},
+    "three chunks": {"length": 96},
+    "many features": {"length": 70, "features": 70, "width": 48},
+    "wide pages": {"length": 65, "features": 33, "width": 80},
 }
 
 
@@ -476,4 +476,6 @@ def in_blocks(inputs: Inputs, cut, **changes) -> None:
     found = outcome(inputs, "fused", torch.bfloat16, DEVICE)
     for name, x in truth.items():
         lost, rounding = ((form[name].bfloat16().double().cpu() - x).norm() for form in (found, truth))
-        assert lost <= 2 * rounding.clamp(min=1e-3 * x.norm()), f"{name} is off by {lost:.1e}, rounding by {rounding:.1e}"
+        assert lost <= 2 * rounding.clamp(min=1e-3 * x.norm()), (
+            f"{name} is off by {lost:.1e}, rounding by {rounding:.1e}"
+        )

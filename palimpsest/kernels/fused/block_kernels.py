@@ -134,7 +134,7 @@ def block_gradients_kernel(
     seen_a = tl.zeros((CHUNK, CHUNK), tl.float32)  # the gradient of how much reads of a see of its notes
     seen_b = tl.zeros((CHUNK, CHUNK), tl.float32)
     seen_ba = tl.zeros((CHUNK, CHUNK), tl.float32)  # … reads of b of notes of a
-    system_a = tl.zeros((CHUNK, CHUNK), tl.float32)  # of the triangular system; its diagonal: what notes are worth
+    system_a = tl.zeros((CHUNK, CHUNK), tl.float32)  # … of the system
     system_b = tl.zeros((CHUNK, CHUNK), tl.float32)
     system_ba = tl.zeros((CHUNK, CHUNK), tl.float32)
     for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):

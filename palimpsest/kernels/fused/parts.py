@@ -5,10 +5,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .bands import BAND
 from .features import holding
 from .launching import Way
 from .products import product
-from .tiles import BAND
 
 TILE = 4096  # numbers of P that are multiplied at once
 
