@@ -254,7 +254,7 @@ TRIALS: dict[str, list] = {
 def sweep(row: Row, until: float) -> tuple[dict[str, float], Settings]:
     """One kernel after the other; the time of a whole pass with each setting, and the fastest settings together."""
     times: dict[str, float] = {}
-    best = attention.settings_for(row.width, torch.bfloat16, spans=row.limit is not None)
+    best = attention.settings_for(row.width, torch.bfloat16)
     few = replace(row, batch=2)
     expected = few.plain(compiled=False)(0)()
     for kernel, trials in TRIALS.items():

@@ -61,7 +61,7 @@ def test_every_form_is_as_close_to_float64_as_the_reference_in_the_same_precisio
 def test_the_number_of_warps_does_not_matter(monkeypatch, dtype, warps):
     from palimpsest.kernels.fused import attention
 
-    *launches, programs = attention.settings_for(WIDTH, dtype, spans=True)
+    *launches, programs = attention.settings_for(WIDTH, dtype)
     settings = attention.Settings(*(launch._replace(warps=warps) for launch in launches), programs)
     monkeypatch.setattr(attention, "settings_for", lambda *_, **__: settings)
     assert_close_as_the_reference("fused", dtype, 130, 200)
@@ -74,7 +74,7 @@ def test_gradients_by_groups_of_warps_are_right(monkeypatch, dtype, warps, stage
     from palimpsest.kernels.fused import attention
 
     launch = attention.Launch(64, warps, stages)
-    settings = attention.settings_for(64, dtype, spans=False)._replace(queries=launch, keys=launch)
+    settings = attention.settings_for(64, dtype)._replace(queries=launch, keys=launch)
     monkeypatch.setattr(attention, "settings_for", lambda *_, **__: settings)
     shapes = [(2, 150, 3, 64), (2, 300, 3, 64), (2, 300, 3, 64), (2, 150, 3, 64), (300, 3, 64)]
     rounded = [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes]

@@ -44,16 +44,13 @@ class Settings(NamedTuple):
         return cls(Launch(*numbers[:3]), Launch(*numbers[3:6]), Launch(*numbers[6:9]), numbers[9])
 
 
-def settings_for(width: int, dtype: torch.dtype, spans: bool, room: int = AMPLE) -> Settings:
-    """For heads whose keys or values, whichever are wider, have this width, with spans of their own or not.
-
-    A program has so many bytes of shared memory.
-    """
+def settings_for(width: int, dtype: torch.dtype, room: int = AMPLE) -> Settings:
+    """For heads whose keys or values, whichever are wider, have this width; programs have so much shared memory."""
     if dtype == torch.float32:
         launch = Launch(32 if width <= 64 else 16, 8, 1)
         return Settings(launch, launch, launch, programs=264)
     if width <= 64:
-        return Settings(Launch(64, 4, 3), Launch(64, 4, 2), Launch(64, 4, 1 if spans else 2), programs=528)
+        return Settings(Launch(64, 4, 3), Launch(64, 4, 2), Launch(64, 4, 2), programs=528)
     if width <= 128:
         launch = Launch(32, 4, 2)
         return Settings(Launch(64, 4, 2), launch, launch, programs=528)
@@ -91,7 +88,7 @@ def attend(
     vectors = (None, None) if persistent is None else persistent
     if settings is None:
         width = max(queries.shape[-1], values.shape[-1])
-        settings = settings_for(width, dtype, mask is not None, room_of(device))
+        settings = settings_for(width, dtype, room_of(device))
     return relative_attention(
         *(None if x is None else multiplied(x, dtype) for x in (queries, keys, values, places, table)),
         *(None if x is None else x.float() for x in (bias, mask)),
@@ -160,11 +157,6 @@ class Problem:
         self.groups = tiles if alone else min(tiles, max(1, self.settings.programs // self.lines))
         summed = (rows, self.groups, heads, beyond)
         self.summed = (*summed, holding(self.key)), summed, summed  # of table, bias and mask
-        self.masked = mask is not None
-
-    def shared_by(self, pieces: int, lines: int) -> int:
-        """How many programs share the pieces of a line, many of which spans leave zero; without spans, one a piece."""
-        return min(pieces, -(-8 * self.settings.programs // lines)) if self.masked else pieces
 
     def launch(
         self, name: str, grid: tuple[int, int, int], arguments: tuple, constants: dict, warps: int = 4, stages: int = 3
@@ -308,12 +300,12 @@ def gradient_of_queries(p: Problem, given: Given, coming: tuple, reads, lse, lar
 def gradient_of_keys(p: Problem, given: Given, coming: tuple, lse, largest, dots, found) -> None:
     """And of values."""
     work, (_, of_keys, of_values, *_) = p.settings.keys, found
-    groups = p.shared_by(tiles_of(p.slots - p.length, work) + tiles_of(p.length, work), p.lines)
     arguments = (
         *given.compared, *given.chance, coming, lse, largest, dots, tokens(of_keys), tokens(of_values),
-        *p.sizes, p.reach, groups, p.dropout,
+        *p.sizes, p.reach, p.dropout,
     )  # fmt: skip
-    p.launch_tiles("keys_kernel", (p.lines * groups, 1, 1), arguments, work)
+    tiles = tiles_of(p.slots - p.length, work) + tiles_of(p.length, work)
+    p.launch_tiles("keys_kernel", (p.lines * tiles, 1, 1), arguments, work)
 
 
 def gradient_of_distances(p: Problem, given: Given, sums: list, found) -> None:
@@ -323,9 +315,8 @@ def gradient_of_distances(p: Problem, given: Given, sums: list, found) -> None:
         return
     constants = distance_constants_for(p.key, p.settings.queries.tile)
     arguments = (*sums, given.compared[7], *of_distances, p.rows, *p.sizes, p.reach, p.groups)
-    heads = p.sizes[0]
-    programs = p.shared_by(tiles_of(p.reach, p.settings.queries) * constants["PARTS"], heads)
-    p.launch("distances_kernel", (programs, heads, 1), arguments, constants)
+    programs = tiles_of(p.reach, p.settings.queries) * constants["PARTS"]
+    p.launch("distances_kernel", (programs, p.sizes[0], 1), arguments, constants)
 
 
 def gradient_of_vectors(p: Problem, given: Given, coming: tuple, lse: Tensor, dots: Tensor) -> list[Tensor]:

@@ -30,7 +30,7 @@ def start_of(tensor, row, head):
 
 @triton.jit
 def inside(numbers, count, WIDTH: tl.constexpr, LANES: tl.constexpr):
-    return ((numbers >= 0) & (numbers < count))[:, None] & (tl.arange(0, LANES) < WIDTH)[None, :]
+    return (numbers.to(tl.uint32) < tl.cast(count, tl.uint32))[:, None] & (tl.arange(0, LANES) < WIDTH)[None, :]
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def store_tile(tensor, row, head, numbers, count, tile, WIDTH: tl.constexpr, LAN
 @triton.jit
 def load_distances(tensor, head, distances, reach):
     """One number for each distance; zero where it is not seen."""
-    seen = (distances >= 0) & (distances < reach)
+    seen = distances.to(tl.uint32) < tl.cast(reach, tl.uint32)
     return tl.load(tensor[0] + distances * tensor[1] + head * tensor[2], mask=seen, other=0.0).to(tl.float32)
 
 
@@ -323,12 +323,16 @@ def slopes(products, keep, dots, dropout):
 def as_multiplied(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """A product's numbers in the order in which four warps have them: they are stored without being laid out anew."""
     parts = tl.reshape(tile, (ROWS // 16, 2, 8, COLUMNS // 16, 2, 4, 2))
-    return tl.reshape(tl.permute(parts, (3, 1, 0, 2, 5, 4, 6)), (ROWS * COLUMNS,))
+    return tl.reshape(tl.permute(parts, (3, 4, 0, 2, 5, 1, 6)), (ROWS * COLUMNS,))
 
 
 @triton.jit
 def add_up(at, again, added):
-    tl.store(at, tl.load(at, mask=again, other=0.0) + added)
+    """On its way without being waited for. No other program adds here, so that the order is that of the turns."""
+    if again:
+        tl.atomic_add(at, added, sem="relaxed")
+    else:
+        tl.store(at, added)
 
 
 @triton.jit
@@ -467,9 +471,6 @@ def queries_kernel(
                 if not is_whole(apart, whole, TILE):
                     by_distance *= load_distances(mask, head, distances, reach)[None, :]
                     of_scores *= shares(mask, head, apart, reach, TILE)
-            if table is not None:  # on its way while the products are made
-                at = of_table + (sums + apart) * (KEYS * TILE) + all_sums
-                old = tl.load(at, mask=again, other=0.0)
             of_query = tl.dot(of_scores.to(key.dtype), key, of_query, input_precision=PRECISION)
             if bias is not None:
                 add_up(of_bias + sums * TILE + distances, again, tl.sum(by_distance, 0))
@@ -480,7 +481,8 @@ def queries_kernel(
                 else:
                     of_query = tl.dot(by_distance, high_rows, of_query, input_precision=PRECISION)
                 added = tl.dot(tl.trans(place_query), by_distance, input_precision=PRECISION)
-                tl.store(at, old + as_multiplied(added, KEYS, TILE))
+                at = of_table + (sums + apart) * (KEYS * TILE) + all_sums
+                add_up(at, again, as_multiplied(added, KEYS, TILE))
 
         store_tile(of_queries, row, head, ours, length, of_query, KEY, KEYS)
         if places is not None:
@@ -521,56 +523,46 @@ def distances_kernel(
     PARTS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Adds up what the programs of `queries_kernel` left for parts of distance tiles, always in the same order."""
-    head = tl.program_id(1)
+    """Adds up what the programs of `queries_kernel` left for a part of a distance tile, always in the same order."""
+    own, head = tl.program_id(0), tl.program_id(1)
+    apart, part = own // PARTS, own % PARTS
     PART: tl.constexpr = KEYS * TILE // PARTS
     ROWS: tl.constexpr = TILE // PARTS
+    within, distances = part * PART + tl.arange(0, PART), own * ROWS + tl.arange(0, ROWS)
     cached = slots - length
     offset = (TILE - cached % TILE) % TILE
     tiles = tl.cdiv(length, TILE)
     far, _ = far_and_whole(looks, head, reach)
-    count = batch * groups
-    stop, step = tl.cdiv(reach, TILE) * PARTS, tl.num_programs(0)
-    if looks is None:  # one part a program, as in `keys_kernel`
-        stop, step = tl.program_id(0) + 1, 1
-    for own in range(tl.program_id(0), stop, step):
-        apart = own // PARTS
-        part = own - apart * PARTS
-        within, distances = part * PART + tl.arange(0, PART), own * ROWS + tl.arange(0, ROWS)
-        table = tl.zeros((PART,), tl.float32)
-        bias = tl.zeros((ROWS,), tl.float32)
-        mask = tl.zeros((ROWS,), tl.float32)
-        if apart * TILE < far + 2 * TILE:
-            tables = tl.zeros((DEPTH, PART), tl.float32)
-            biases = tl.zeros((DEPTH, ROWS), tl.float32)
-            masks = tl.zeros((DEPTH, ROWS), tl.float32)
-            for first in range(0, count, DEPTH):
-                number = first + tl.arange(0, DEPTH)
-                tile = tiles - 1 - number % groups  # the first that the program took
-                own_tile = (cached + offset) // TILE + tile
-                covered = farthest_tile(cached + tile * TILE, far, offset, own_tile, TILE) + 1
-                there = ((number < count) & (apart < covered))[:, None]
-                sums = ((number * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + 1))[:, None]
-                if of_table is not None:
-                    at = of_table + (sums + apart) * (KEYS * TILE) + within[None, :]
-                    tables += tl.load(at, mask=there, other=0.0)
-                if of_bias is not None:
-                    biases += tl.load(of_bias + sums * TILE + distances[None, :], mask=there, other=0.0)
-                if of_mask is not None:
-                    masks += tl.load(of_mask + sums * TILE + distances[None, :], mask=there, other=0.0)
-            table, bias, mask = tl.sum(tables, 0), tl.sum(biases, 0), tl.sum(masks, 0)
+    table = tl.zeros((DEPTH, PART), tl.float32)
+    bias = tl.zeros((DEPTH, ROWS), tl.float32)
+    mask = tl.zeros((DEPTH, ROWS), tl.float32)
+    count = tl.where(apart * TILE < far + 2 * TILE, batch * groups, 0)
+    for first in range(0, count, DEPTH):
+        number = first + tl.arange(0, DEPTH)
+        tile = tiles - 1 - number % groups  # the first that the program took
+        own_tile = (cached + offset) // TILE + tile
+        covered = farthest_tile(cached + tile * TILE, far, offset, own_tile, TILE) + 1
+        there = ((number < count) & (apart < covered))[:, None]
+        sums = ((number * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + 1))[:, None]
         if of_table is not None:
-            # the inverse of `as_multiplied`: which lane and which distance these are
-            chunk = within // 128
-            rest = chunk // (KEYS // 16)
-            lane = chunk % (KEYS // 16) * 16 + rest % 2 * 8 + within // 16 % 8
-            distance = apart * TILE + rest // 2 * 16 + within // 2 % 2 * 8 + within // 4 % 4 * 2 + within % 2
-            at = out_table + (distance * heads + head) * KEY + lane
-            tl.store(at, table.to(out_table.dtype.element_ty), mask=(lane < KEY) & (distance < reach))
+            at = of_table + (sums + apart) * (KEYS * TILE) + within[None, :]
+            table += tl.load(at, mask=there, other=0.0)
         if of_bias is not None:
-            tl.store(out_bias + distances * heads + head, bias, mask=distances < reach)
+            bias += tl.load(of_bias + sums * TILE + distances[None, :], mask=there, other=0.0)
         if of_mask is not None:
-            tl.store(out_mask + head * reach + distances, mask, mask=distances < reach)
+            mask += tl.load(of_mask + sums * TILE + distances[None, :], mask=there, other=0.0)
+    if of_table is not None:
+        # the inverse of `as_multiplied`: which lane and which distance these are
+        chunk = within // 128
+        rest = chunk // (KEYS // 16)
+        lane = chunk % (KEYS // 16) * 16 + within // 2 % 2 * 8 + within // 16 % 8
+        distance = apart * TILE + rest * 8 + within // 4 % 4 * 2 + within % 2
+        at = out_table + (distance * heads + head) * KEY + lane
+        tl.store(at, tl.sum(table, 0).to(out_table.dtype.element_ty), mask=(lane < KEY) & (distance < reach))
+    if of_bias is not None:
+        tl.store(out_bias + distances * heads + head, tl.sum(bias, 0), mask=distances < reach)
+    if of_mask is not None:
+        tl.store(out_mask + head * reach + distances, tl.sum(mask, 0), mask=distances < reach)
 
 
 @triton.jit
@@ -595,7 +587,6 @@ def keys_kernel(
     length,
     slots,
     reach,
-    groups,
     dropout,
     KEY: tl.constexpr,
     VALUE: tl.constexpr,
@@ -604,10 +595,7 @@ def keys_kernel(
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Owns some key tiles of a row and head, one after the other. Scores have keys as rows and queries as columns here.
-
-    Where heads have spans, each program has its share of the tiles that are seen and of those that are not.
-    """
+    """Owns a key tile of a row and head. Scores have keys as rows and queries as columns here."""
     line = tl.arange(0, TILE)
     nearer = line[:, None] <= line[None, :]
     cached = slots - length
@@ -615,75 +603,70 @@ def keys_kernel(
     first_tile = (cached + offset) // TILE
     tiles = first_tile + tl.cdiv(length, TILE)
     # those of one row and head side by side: they read the same queries
-    together, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    together, own_tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     row, head = together // heads, together % heads
     far, whole = far_and_whole(looks, head, reach)
     after = (far + TILE - 2) // TILE  # how many tiles after its own one see a key tile
-    unseen = first_tile - after
-    stop, step = tiles, groups
-    if mask is None:  # one tile a program: so the compiler knows, and keeps nothing for another
-        stop, step = group + 1, 1
-    for own_tile in range(group, stop, step):
-        slot = own_tile * TILE - offset + line
-        if own_tile < unseen:  # on their way while others are multiplied
-            store_tile(of_keys, row, head, slot, slots, tl.zeros((TILE, KEYS), tl.float32), KEY, KEYS)
-            store_tile(of_values, row, head, slot, slots, tl.zeros((TILE, VALUES), tl.float32), VALUE, VALUES)
-        else:
-            key = load_tile(keys, row, head, slot, slots, KEY, KEYS)
-            value = load_tile(values, row, head, slot, slots, VALUE, VALUES)
-            of_key = tl.zeros((TILE, KEYS), tl.float32)
-            of_value = tl.zeros((TILE, VALUES), tl.float32)
-            first, last = tl.maximum(own_tile, first_tile), tl.minimum(tiles, own_tile + 1 + after)
-            tl.assume(first < last)  # of a loop that may have no turn, ptxas would have each product waited for
-            for query_tile in range(first, last):
-                distances = (query_tile - own_tile) * TILE + line
-                ours = (query_tile - first_tile) * TILE + line
-                place = cached + ours
-                lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
-                query = load_tile(queries, row, head, ours, length, KEY, KEYS)
-                of_read = load_tile(grad, row, head, ours, length, VALUE, VALUES)
-                norm = tl.load(lse + together * length + ours, mask=ours < length, other=float("inf"))
-                dot = tl.load(dots + together * length + ours, mask=ours < length, other=0.0)
-                scores = tl.dot(key, tl.trans(query), input_precision=PRECISION)
-                if table is not None:
-                    place_query = query
-                    if places is not None:
-                        place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
-                    high = load_tile(table, head, head, distances, reach, KEY, KEYS)
-                    low = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
-                    by_distance = tl.where(
+    slot = own_tile * TILE - offset + line
+    if own_tile < first_tile - after:  # no query sees it
+        store_tile(of_keys, row, head, slot, slots, tl.zeros((TILE, KEYS), tl.float32), KEY, KEYS)
+        store_tile(of_values, row, head, slot, slots, tl.zeros((TILE, VALUES), tl.float32), VALUE, VALUES)
+    else:
+        key = load_tile(keys, row, head, slot, slots, KEY, KEYS)
+        value = load_tile(values, row, head, slot, slots, VALUE, VALUES)
+        of_key = tl.zeros((TILE, KEYS), tl.float32)
+        of_value = tl.zeros((TILE, VALUES), tl.float32)
+        first, last = tl.maximum(own_tile, first_tile), tl.minimum(tiles, own_tile + 1 + after)
+        tl.assume(first < last)  # of a loop that may have no turn, ptxas would have each product waited for
+        for query_tile in range(first, last):
+            distances = (query_tile - own_tile) * TILE + line
+            ours = (query_tile - first_tile) * TILE + line
+            place = cached + ours
+            lowest = lowest_seen(place, ours, row, empty, length, slots, reach)
+            query = load_tile(queries, row, head, ours, length, KEY, KEYS)
+            of_read = load_tile(grad, row, head, ours, length, VALUE, VALUES)
+            norm = tl.load(lse + together * length + ours, mask=ours < length, other=float("inf"))
+            dot = tl.load(dots + together * length + ours, mask=ours < length, other=0.0)
+            scores = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+            if table is not None:
+                place_query = query
+                if places is not None:
+                    place_query = load_tile(places, row, head, ours, length, KEY, KEYS)
+                high = load_tile(table, head, head, distances, reach, KEY, KEYS)
+                low = load_tile(table, head, head, distances - TILE, reach, KEY, KEYS)
+                by_distance = tl.where(
+                    nearer,
+                    tl.dot(high, tl.trans(place_query), input_precision=PRECISION),
+                    tl.dot(low, tl.trans(place_query), input_precision=PRECISION),
+                )
+                if bias is not None:
+                    by_distance += tl.where(
                         nearer,
-                        tl.dot(high, tl.trans(place_query), input_precision=PRECISION),
-                        tl.dot(low, tl.trans(place_query), input_precision=PRECISION),
+                        load_distances(bias, head, distances, reach)[:, None],
+                        load_distances(bias, head, distances - TILE, reach)[:, None],
                     )
-                    if bias is not None:
-                        by_distance += tl.where(
-                            nearer,
-                            load_distances(bias, head, distances, reach)[:, None],
-                            load_distances(bias, head, distances - TILE, reach)[:, None],
-                        )
-                    scores += moved_across(by_distance, TILE)
-                if mask is not None:
-                    most = tl.load(largest + together * length + ours, mask=ours < length, other=0.0)
-                    scores = tl.minimum(scores, most[None, :])
-                if (query_tile == own_tile) | (own_tile * TILE - offset < tl.max(lowest)):
-                    seen = (slot[:, None] >= lowest[None, :]) & (slot[:, None] <= place[None, :])
-                    scores = tl.where(seen, scores, -float("inf"))
-                weights = tl.exp2(scores * LOG2E - norm[None, :])
-                if mask is not None:
-                    if not is_whole(query_tile - own_tile, whole, TILE):
-                        weights *= shares_across(mask, head, distances, reach, nearer, TILE)
-                products = tl.dot(value, tl.trans(of_read), input_precision=PRECISION)
-                keep = None
-                left = weights
-                if seed is not None:
-                    keep = kept(seed, together, ours[None, :], slot[:, None], dropout)
-                    left = left_of(weights, keep, dropout)
-                of_value = tl.dot(left.to(of_read.dtype), of_read, of_value, input_precision=PRECISION)
-                of_scores = weights * slopes(products, keep, dot[None, :], dropout)
-                of_key = tl.dot(of_scores.to(query.dtype), query, of_key, input_precision=PRECISION)
-            store_tile(of_keys, row, head, slot, slots, of_key, KEY, KEYS)
-            store_tile(of_values, row, head, slot, slots, of_value, VALUE, VALUES)
+                scores += moved_across(by_distance, TILE)
+            if mask is not None:
+                most = tl.load(largest + together * length + ours, mask=ours < length, other=0.0)
+                scores = tl.minimum(scores, most[None, :])
+            if (query_tile == own_tile) | (own_tile * TILE - offset < tl.max(lowest)):
+                seen = (slot[:, None] >= lowest[None, :]) & (slot[:, None] <= place[None, :])
+                scores = tl.where(seen, scores, -float("inf"))
+            weights = tl.exp2(scores * LOG2E - norm[None, :])
+            if mask is not None:
+                if not is_whole(query_tile - own_tile, whole, TILE):
+                    weights *= shares_across(mask, head, distances, reach, nearer, TILE)
+            products = tl.dot(value, tl.trans(of_read), input_precision=PRECISION)
+            keep = None
+            left = weights
+            if seed is not None:
+                keep = kept(seed, together, ours[None, :], slot[:, None], dropout)
+                left = left_of(weights, keep, dropout)
+            of_value = tl.dot(left.to(of_read.dtype), of_read, of_value, input_precision=PRECISION)
+            of_scores = weights * slopes(products, keep, dot[None, :], dropout)
+            of_key = tl.dot(of_scores.to(query.dtype), query, of_key, input_precision=PRECISION)
+        store_tile(of_keys, row, head, slot, slots, of_key, KEY, KEYS)
+        store_tile(of_values, row, head, slot, slots, of_value, VALUE, VALUES)
 
 
 @triton.jit
