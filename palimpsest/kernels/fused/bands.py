@@ -41,18 +41,18 @@ def times(bands, tile, PRECISION: tl.constexpr, onto=None):
 
 
 @triton.jit
-def among_woven(number):
-    """Where a number lies among the 32 that it is woven with.
+def woven(number):
+    """Where a number lies among 32 that are woven; also which one lies there, as this is its own inverse.
 
     In sums, not bits, so that Triton knows that pairs lie together.
     """
-    return number // 2 % 4 * 8 + number // 8 % 4 * 2 + number % 2
+    return number // WOVEN * WOVEN + number // 2 % 4 * 8 + number // 8 % 4 * 2 + number % 2
 
 
 @triton.jit
-def woven(number):
-    """Where a number lies among all; also which one lies there, as this is its own inverse."""
-    return number // WOVEN * WOVEN + among_woven(number)
+def in_order(numbers):
+    """32 numbers woven, or in order again."""
+    return tl.reshape(tl.permute(tl.reshape(numbers, (4, 4, 2)), (1, 0, 2)), (WOVEN,))
 
 
 @triton.jit
@@ -71,11 +71,11 @@ def as_multiplied(bands):
 
 
 @triton.jit
-def where_multiplied(row, number, among, ROWS: tl.constexpr, SLICE: tl.constexpr, GROUP: tl.constexpr):
-    """Where `as_multiplied` leaves a row's number, which lies there among the 32 that it is woven with.
+def where_multiplied(row, number, ROWS: tl.constexpr, SLICE: tl.constexpr, GROUP: tl.constexpr):
+    """Where `as_multiplied` leaves a row's number, by its woven place.
 
     Of every ROWS rows it made a slice; groups of 32 numbers lie GROUP from each other in a slice.
     """
     within = row % ROWS
     line = ((within // 8 % 2) * (ROWS // BAND) + within // BAND) * 8 + within % 8
-    return (row // ROWS * SLICE + line * WOVEN) + (number // WOVEN * GROUP + among)
+    return (row // ROWS * SLICE + line * WOVEN) + (number // WOVEN * GROUP + number % WOVEN)

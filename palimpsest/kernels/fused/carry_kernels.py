@@ -5,9 +5,9 @@ are then the left side of every product they are in, which on tensor cores is wh
 between two chunks passes from warp to warp. Where there are more warps than bands, a program has one band `ALONE`,
 tiles are [m, n], and all warps share each product.
 
-For backward, notes are saved as tokens of columns, and the page before each chunk as columns of features. Where a warp
-has a band of a wide head by itself, that is not laid out anew but saved as it was multiplied, and TOGETHER tells before
-which chunks a page is saved.
+For backward, notes are saved as tokens of columns, and the page before each chunk as columns of features. To lay them
+out so, each warp waits for shared memory eight times a chunk; of wide heads they are saved as they were multiplied
+instead, where a program WEAVES.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -134,7 +134,7 @@ def load_for_bands(
     base = tiles + index.to(tl.int64) * (HALVES * CHUNK * CHUNK)
     one, other = tl.arange(0, CHUNK)[None, :, None], tl.arange(0, CHUNK)[None, None, :]
     if ALONE:
-        return load_tile(tiles, index, TURNED, CHUNK, PRECISION)
+        return load_tile(tiles, index, tl.arange(0, CHUNK), TURNED, CHUNK, PRECISION)
     elif TURNED:
         return tl.load(base + (other * CHUNK + one))
     else:
@@ -221,12 +221,11 @@ def save_notes(notes_out, index, slice, notes, VALUES: tl.constexpr):
 
 
 @triton.jit
-def save_page(pages, line, chunk, chunks, slice, page, VALUES: tl.constexpr, TOGETHER: tl.constexpr, wanted):
-    """That of so many chunks, as it was multiplied, if it is wanted now."""
+def save_page(pages, index, slice, page, VALUES: tl.constexpr):
+    """As it was multiplied."""
     COUNT: tl.constexpr = page.shape[0] * page.shape[1] * page.shape[2]
-    block = line * ((chunks + TOGETHER - 1) // TOGETHER) + chunk // TOGETHER
-    at = pages + block.to(tl.int64) * (holding(VALUES) * page.shape[2]) + slice * COUNT + tl.arange(0, COUNT)
-    tl.store(at, as_multiplied(page.to(pages.dtype.element_ty)), mask=wanted)
+    at = pages + index.to(tl.int64) * (holding(VALUES) * page.shape[2]) + slice * COUNT + tl.arange(0, COUNT)
+    tl.store(at, as_multiplied(page.to(pages.dtype.element_ty)))
 
 
 @triton.jit
@@ -246,7 +245,7 @@ def gate_at(
     place = tl.arange(0, CHUNK)
     if PRESENT:
         base = first_of(gate, row, head, chunk * CHUNK, s_b, s_t, s_h)
-        return gate_of(base, s_t, place < length - chunk * CHUNK, LIMIT, CHUNK)
+        return gate_of(base, s_t, place, place < length - chunk * CHUNK, LIMIT)
     else:
         return place
 
@@ -254,7 +253,7 @@ def gate_at(
 @triton.jit
 def opened(index, gates, CHUNK: tl.constexpr):
     """A gate, for bands."""
-    return numbers_at(index, gates, CHUNK)[None, None, :]
+    return numbers_at(index, gates, tl.arange(0, CHUNK), CHUNK)[None, None, :]
 
 
 @triton.jit
@@ -289,7 +288,7 @@ def carry_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
-    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, TOGETHER: tl.constexpr,
+    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, WEAVES: tl.constexpr,
     STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
@@ -324,7 +323,7 @@ def carry_kernel(
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
         into = gate_at(chunk, write, row, head, length, write_b, write_t, write_h, WRITE and not ERASE, LIMIT, CHUNK)
-        kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
+        kept, remaining = fade_at(index, kept_in, place, KEEP, CHUNK), fade_at(index, remaining_in, place, KEEP, CHUNK)
         v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
         k = look_for_bands(
             first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
@@ -355,9 +354,9 @@ def carry_kernel(
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
         token = (row * length + first).to(tl.int64) * heads + head
         here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
-        if SAVES and TOGETHER > 0:
+        if SAVES and WEAVES:
             save_notes(notes_out, index, slice, -notes, VALUES)
-            save_page(pages, line, chunk, chunks, slice, page, VALUES, TOGETHER, chunk % TOGETHER == 0)
+            save_page(pages, index, slice, page, VALUES)
         elif SAVES:
             if ERASE:
                 base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
@@ -399,7 +398,7 @@ def carry_back_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
-    TOGETHER: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
+    WEAVES: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends.
 
@@ -429,14 +428,13 @@ def carry_back_kernel(
         chunk = end - 1 - step
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
-        if SAVES and TOGETHER > 0:
-            wanted = (chunk % TOGETHER == TOGETHER - 1) | (chunk == chunks - 1)
-            save_page(of_pages, line, chunk, chunks, slice, page, VALUES, TOGETHER, wanted)
+        if SAVES and WEAVES:
+            save_page(of_pages, index, slice, page, VALUES)
         elif SAVES:
             base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
         asked = gate_at(chunk, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
-        kept, remaining = fade_at(index, kept_in, KEEP, CHUNK), fade_at(index, remaining_in, KEEP, CHUNK)
+        kept, remaining = fade_at(index, kept_in, place, KEEP, CHUNK), fade_at(index, remaining_in, place, KEEP, CHUNK)
         coming = tokens_at(chunk, of_reads, row, head, slice, length, r_b, r_t, r_h, VALUES, BANDS, CHUNK, FULL)
         coming = with_count(coming, asked[None, None, :], slice, VALUES, PAGE)
         if ERASE:

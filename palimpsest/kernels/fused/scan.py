@@ -14,7 +14,7 @@ from torch import Tensor
 from ...gates import Gates
 from ...look import PRODUCTS, Look
 from ..trust import INTERPRETED
-from . import bands, block_kernels
+from . import bands
 from . import scan_kernels as kernels
 from .buffer import Buffer, tensors_in
 from .decode import decode, short
@@ -118,10 +118,10 @@ class Shape(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What backward needs beside the inputs, and T."""
+    """What backward needs beside the inputs, and T; laid out anew, or as it was multiplied."""
 
     notes: Tensor | None = None  # b t h v, or in two halves, with the other sign: as they are added up in backward
-    pages: Tensor | None = None  # (b h) n v k, at the start of each chunk, or block; then both as they were multiplied
+    pages: Tensor | None = None  # (b h) n v k, at the start of each chunk
 
 
 class Problem(NamedTuple):
@@ -142,16 +142,11 @@ class Problem(NamedTuple):
         return self.shared and self.precision.fine == "split"
 
     @property
-    def together(self) -> int:
-        """Chunks for which a page is saved, with all notes, as they were multiplied; 0: that of each, laid out anew."""
+    def weaves(self) -> bool:
+        """Whether notes and pages are saved as they were multiplied: of wide heads, whose features are ready."""
         usual = self.opened and self.keep != "features" and self.look[0] not in PRODUCTS and not self.shape.counts
-        fit = self.settings.chunk == WOVEN <= holding(self.shape.features) <= 128 and self.settings.columns >= WOVEN
-        return 0 if not (usual and fit) else 2 if self.keep == "all" else 1
-
-    @property
-    def blocks(self) -> int:
-        """How often a page is saved."""
-        return -(-self.chunks // max(1, self.together))
+        fit = self.settings.chunk == WOVEN <= holding(self.shape.features) <= 128
+        return usual and fit and self.settings.columns >= WOVEN
 
     @property
     def chunks(self) -> int:
@@ -159,8 +154,8 @@ class Problem(NamedTuple):
 
     @property
     def parted(self) -> tuple[int, int, int]:
-        """Chunks, the parts they are in, and how many are in one: whole blocks."""
-        return self.chunks, self.settings.parts, -(-self.chunks // (2 * self.settings.parts)) * 2
+        """Chunks, the parts they are in, and how many are in one."""
+        return self.chunks, self.settings.parts, -(-self.chunks // self.settings.parts)
 
     @property
     def looks_ahead(self) -> bool:
@@ -168,7 +163,7 @@ class Problem(NamedTuple):
 
         Those of a product are wider, or leave no room beside them; those that fade by themselves lie ready as it is.
         """
-        several = self.shape.page > self.settings.columns or self.together == 2
+        several = self.shape.page > self.settings.columns or self.weaves
         return several and self.keep != "features" and self.look[:2] != BARE[:2] and self.look[0] not in PRODUCTS
 
     def alone(self, warps: int) -> bool:
@@ -238,8 +233,8 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
     buffer, chunks = Buffer(), (p.lines, p.chunks)
     halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     saved, queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed = (None,) * 11
-    if x.saves and p.together:
-        pages = buffer.room(p.lines, p.blocks, holding(count), holding(features), dtype=p.precision.saved)
+    if x.saves and p.weaves:
+        pages = buffer.room(*chunks, holding(count), holding(features), dtype=p.precision.saved)
         saved = Saved(buffer.room(*chunks, *halves, holding(count), chunk, dtype=kind), pages)
     elif x.saves:
         pages = buffer.room(*chunks, page, features, dtype=p.precision.saved)
@@ -310,7 +305,7 @@ def carry(
         numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "TOGETHER": p.together}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "WEAVES": p.weaves}
         grid = (p.lines * (p.settings.parts - (reads is None)) * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
@@ -343,7 +338,7 @@ def carry_back(
         constants = {"ERASE": erase is not None, "WRITE": write is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * (p.settings.parts - (of_pages is None)) * -(-p.shape.page // columns), 1, 1)
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "TOGETHER": p.together}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "WEAVES": p.weaves}
         constants = p.common("LIMIT", "ROUGH") | constants | there
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
@@ -361,9 +356,6 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     of_queries, of_keys = (x.new_empty(rows, length, heads, width) for x in (queries, keys))
     of_log_keep, of_erase = (None if x is None else x.new_empty(*x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(*write.shape)
-    if p.together == 2:
-        block_gradients(p, tensors, ready, saved, of_reads, of_pages, (of_values, of_queries, of_keys, of_erase))
-        return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
     def way() -> Way:
         numbers = (*strides(queries, keys, values, log_keep, erase, write, of_reads), length, heads, p.chunks)
@@ -372,7 +364,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
         constants = p.common() | sizes | gates | there
         constants |= {"LEVELS": p.levels, "STAGES": p.settings.gradient_stages}
-        constants["SLICE"] = p.settings.columns if p.together else 0
+        constants["SLICE"] = p.settings.columns if p.weaves else 0
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
@@ -384,24 +376,6 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     )  # fmt: skip
     launch(p.known, "gradients", kernels.gradients_kernel, arguments, way)
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
-
-
-def block_gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_pages, gradients: tuple) -> None:
-    """The same, of two chunks at a time."""
-    queries, keys, values, *_, matrix = tensors
-
-    def way() -> Way:
-        numbers = (*strides(queries, keys, values, of_reads), p.shape.length, p.shape.heads, p.chunks)
-        constants = p.common("KEEP") | {"WIDE": holding(p.shape.width), "VALUES": p.shape.values}
-        constants |= {"COLUMNS": min(p.settings.gradient_columns, p.settings.columns), "SLICE": p.settings.columns}
-        constants |= {"LOOKED": ready.queries is not None, "STAGES": p.settings.gradient_stages}
-        grid = (p.lines * p.blocks, 1, 1)
-        return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
-
-    arguments = (
-        queries, keys, values, matrix, ready.queries, ready.keys, ready.erase, *saved, of_reads, of_pages, *gradients
-    )  # fmt: skip
-    launch(p.known, "gradients", block_kernels.block_gradients_kernel, arguments, way)
 
 
 def looked(p: Problem, tensors, ready: Ready):

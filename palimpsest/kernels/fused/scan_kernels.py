@@ -18,7 +18,7 @@ anything else that is done with it has Triton lay it out in shared memory so tha
 import triton
 import triton.language as tl
 
-from .bands import WOVEN, among_woven, where_multiplied
+from .bands import WOVEN, in_order, weave, where_multiplied, woven
 from .carry_kernels import carry_back_kernel, carry_kernel
 from .chunk import (
     across_middle,
@@ -49,6 +49,7 @@ from .tiles import (
     split,
     split_into,
     store_tile,
+    tile_at,
     tile_of,
     whole_of,
 )
@@ -191,28 +192,27 @@ def prepare_kernel(
             recalled *= since
     store_tile(seen_out, program, seen, CHUNK, FINE)
     if ERASE:
-        beta = gate_of(first_of(erase, row, head, first, erase_b, erase_t, erase_h), erase_t, inside, LIMIT, CHUNK)
+        beta = gate_of(first_of(erase, row, head, first, erase_b, erase_t, erase_h), erase_t, place, inside, LIMIT)
         system = tl.where(place[:, None] > place[None, :], beta[:, None] * recalled, 0.0)
         store_tile(solved, program, inverse(system, CHUNK, EXACT), CHUNK, FINE)
         tl.store(erase_out + at + place, beta)
         if write_out is not None:
-            into = gate_of(first_of(write, row, head, first, write_b, write_t, write_h), write_t, inside, LIMIT, CHUNK)
+            into = gate_of(first_of(write, row, head, first, write_b, write_t, write_h), write_t, place, inside, LIMIT)
             tl.store(write_out + at + place, into)
 
 
 @triton.jit
 def fades_of(
-    program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    program, kept_in, remaining_in, keep_base, keep_t, place, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr,
     SIZE: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What is kept since the chunk's start and until its end; that of features is found again."""
     if KEEP == "features":
-        place = tl.arange(0, CHUNK)
         logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
         kept = kept_over(place[:, None] >= place[None, :], logs, PRECISION)
         return kept, kept_over(place[:, None] < place[None, :], logs, PRECISION)
     else:
-        return fade_at(program, kept_in, KEEP, CHUNK), fade_at(program, remaining_in, KEEP, CHUNK)
+        return fade_at(program, kept_in, place, KEEP, CHUNK), fade_at(program, remaining_in, place, KEEP, CHUNK)
 
 
 @triton.jit
@@ -233,12 +233,16 @@ def by_page_of(
 
 @triton.jit
 def looked_at(
-    features_in, base, step, token, heads, inside, matrix, LOOKED: tl.constexpr, LOOK: tl.constexpr,
-    WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    features_in, base, step, token, heads, place, inside, matrix, LOOKED: tl.constexpr, LOOK: tl.constexpr,
+    WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr, SLICE: tl.constexpr,
 ):  # fmt: skip
-    """The features of a chunk's tokens, as `prepare` wrote them down, or made again."""
+    """The features of a chunk's tokens, as `prepare` wrote them down, or made again; in the order of saved pages."""
     if LOOKED:
-        return tile_of(features_in + token * FEATURES, heads * FEATURES, inside, FEATURES, SIZE, CHUNK)
+        base, step = features_in + token * FEATURES, heads * FEATURES
+    if SLICE > 0:
+        return tile_at(base, step, place, woven(tl.arange(0, SIZE)), inside, FEATURES)
+    elif LOOKED:
+        return tile_of(base, step, inside, FEATURES, SIZE, CHUNK)
     else:
         return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
 
@@ -269,43 +273,59 @@ def worth_of_values(
 
 
 @triton.jit
-def on_page_of(column, feature, FEATURES: tl.constexpr, SIZE: tl.constexpr, SLICE: tl.constexpr):
-    """Where a page has the number of a column and feature; where it lies as it was multiplied, in slices of columns."""
-    if SLICE > 0:
-        return where_multiplied(column, feature, among_woven(feature), SLICE, SLICE * SIZE, SLICE * WOVEN)
-    else:
-        return column * FEATURES + feature
-
-
-@triton.jit
-def on_notes_of(
-    chunk, token, place, column, heads, VALUES: tl.constexpr, NOTE: tl.constexpr, CHUNK: tl.constexpr,
+def page_at(
+    pages, start, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, COLUMNS: tl.constexpr,
     SLICE: tl.constexpr,
 ):  # fmt: skip
-    """Where the notes of a chunk, which is this one of all and begins with a token, have a column of a token."""
+    """Some columns of a saved page, [COLUMNS, SIZE]; one saved as it was multiplied, in slices, has woven features."""
+    column, feature = start + tl.arange(0, COLUMNS)[:, None], tl.arange(0, SIZE)[None, :]
     if SLICE > 0:
-        at = chunk.to(tl.int64) * (2 * CHUNK * holding(VALUES))
-        return at + where_multiplied(column, place, among_woven(place), SLICE, SLICE * WOVEN, 0)
+        return tl.load(pages + where_multiplied(column, feature, SLICE, SLICE * SIZE, SLICE * WOVEN))
     else:
-        return token * NOTE + (place * (heads * NOTE) + column)
+        return tl.load(pages + (column * FEATURES + feature), mask=(feature < FEATURES) & (column < VALUES), other=0.0)
 
 
 @triton.jit
-def back_through(tiles, index, x, CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None):
+def notes_at(
+    notes, token, program, heads, place, inside, start, VALUES: tl.constexpr, COLUMNS: tl.constexpr,
+    CHUNK: tl.constexpr, SLICE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Some columns of the notes of a chunk, which is this one of all and begins with a token.
+
+    As [CHUNK, COLUMNS], as [COLUMNS, CHUNK], and what bfloat16 lost of these, if they are split. Where they lie as they
+    were multiplied, a tile for both sides of products would not be loaded ahead, so that there are two.
+    """
+    column, number = start + tl.arange(0, COLUMNS), tl.arange(0, CHUNK)
+    if SLICE > 0:
+        base = notes + program.to(tl.int64) * (2 * CHUNK * holding(VALUES))
+        found = tl.load(base + where_multiplied(column[None, :], number[:, None], SLICE, SLICE * WOVEN, 0))
+        at = base + where_multiplied(column[:, None], number[None, :], SLICE, SLICE * WOVEN, 0)
+        return found, tl.load(at), tl.load(at + CHUNK * holding(VALUES))
+    else:
+        NOTE: tl.constexpr = split_into(PRECISION) * VALUES
+        found = tile_at(notes + token * NOTE, heads * NOTE, place, column, inside, VALUES)
+        lost = found
+        if PRECISION == "split":
+            lost = tile_at(notes + token * NOTE + VALUES, heads * NOTE, place, column, inside, VALUES)
+        return found, tl.trans(found), tl.trans(lost)
+
+
+@triton.jit
+def back_through(tiles, index, x, place, CHUNK: tl.constexpr, PRECISION: tl.constexpr, onto=None):
     """The transpose of a stored tile times [CHUNK, n]."""
-    found = product(load_tile(tiles, index, True, CHUNK, PRECISION), x, PRECISION, onto)
+    found = product(load_tile(tiles, index, place, True, CHUNK, PRECISION), x, PRECISION, onto)
     if PRECISION == "split":
-        found = product(load_tile(tiles + CHUNK * CHUNK, index, True, CHUNK, PRECISION), x, "half", found)
+        found = product(load_tile(tiles + CHUNK * CHUNK, index, place, True, CHUNK, PRECISION), x, "half", found)
     return found
 
 
 @triton.jit
 def recalled_by(
-    program, k, between_in, keep_base, keep_t, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
-    CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
+    program, k, between_in, keep_base, keep_t, place, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """How much of each note before it a key recalls, [CHUNK, CHUNK]."""
-    row, column = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
+    row, column = place[:, None], place[None, :]
     if KEEP == "features":
         logs = logs_by_feature(keep_base, keep_t, inside, FEATURES, SIZE, CHUNK)
         found = tl.zeros((CHUNK, CHUNK), tl.float32)
@@ -322,7 +342,7 @@ def recalled_by(
 @triton.jit
 def worth_of_gate(
     program, token, k, recalled, kept, remaining, solved, seen_in, notes, pages, of_pages, of_reads, values,
-    heads, r_step, v_step, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+    heads, r_step, v_step, place, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
     COLUMNS: tl.constexpr, CHUNK: tl.constexpr, KEEP: tl.constexpr, SLICE: tl.constexpr, FINE: tl.constexpr,
     ROUGH: tl.constexpr,
 ):  # fmt: skip
@@ -330,27 +350,24 @@ def worth_of_gate(
 
     That is the overlap of value − recall with the gradient of what T was given, both found again.
     """
-    found, place = tl.zeros((CHUNK,), tl.float32), tl.arange(0, CHUNK)[:, None]
-    feature = tl.arange(0, SIZE)[None, :]
+    found = tl.zeros((CHUNK,), tl.float32)
     for start in tl.range(0, VALUES, COLUMNS, num_stages=1):
-        across, down = start + tl.arange(0, COLUMNS)[None, :], start + tl.arange(0, COLUMNS)[:, None]
-        here, there = inside[:, None] & (across < VALUES), (feature < FEATURES) & (down < VALUES)
-        on_page = on_page_of(down, feature, FEATURES, SIZE, SLICE)
-        page = tl.trans(tl.load(pages + on_page, mask=there, other=0.0))
-        of_page = tl.trans(tl.load(of_pages + on_page, mask=there, other=0.0))
-        at = on_notes_of(program, token, place, across, heads, VALUES, 2 * VALUES, CHUNK, SLICE)
-        note = tl.load(notes + at, mask=here, other=0.0)
-        lost = tl.load(notes + (at + (CHUNK * holding(VALUES) if SLICE > 0 else VALUES)), mask=here, other=0.0)
-        coming = tl.load(of_reads + (place * r_step + across), mask=here, other=0.0)
-        v = tl.load(values + (place * v_step + across), mask=here, other=0.0).to(tl.float32)
+        page = tl.trans(page_at(pages, start, FEATURES, SIZE, VALUES, COLUMNS, SLICE))
+        of_page = tl.trans(page_at(of_pages, start, FEATURES, SIZE, VALUES, COLUMNS, SLICE))
+        note, _, lost = notes_at(
+            notes, token, program, heads, place, inside, start, VALUES, COLUMNS, CHUNK, SLICE, FINE
+        )  # fmt: skip
+        column = start + tl.arange(0, COLUMNS)
+        coming = tile_at(of_reads, r_step, place, column, inside, VALUES)
+        v = tile_at(values, v_step, place, column, inside, VALUES).to(tl.float32)
         if KEEP == "features":
             recall, of_notes = product(k * kept, page, FINE), product(k * remaining, of_page, FINE)
         else:
             recall = dimmed(product(k, page, ROUGH), kept, KEEP)
             of_notes = dimmed(product(k, of_page, ROUGH), remaining, KEEP)
-        v = product(recalled, lost, ROUGH, product(recalled, note, FINE, v))
-        of_notes = back_through(seen_in, program, coming, CHUNK, FINE, of_notes)
-        found += tl.sum(back_through(solved, program, of_notes, CHUNK, FINE) * (v - recall), axis=1)
+        v = product(recalled, tl.trans(lost), ROUGH, product(recalled, note, FINE, v))
+        of_notes = back_through(seen_in, program, coming, place, CHUNK, FINE, of_notes)
+        found += tl.sum(back_through(solved, program, of_notes, place, CHUNK, FINE) * (v - recall), axis=1)
     return found
 
 
@@ -380,6 +397,8 @@ def gradients_kernel(
     program = tl.program_id(0)
     chunk, head, row = program % chunks, (program // chunks) % heads, program // (chunks * heads)
     place, feature, first = tl.arange(0, CHUNK), tl.arange(0, SIZE), chunk * CHUNK
+    if SLICE > 0:
+        place = woven(place)
     inside = place < length - first
     token = (row * length + first).to(tl.int64) * heads + head
     q_base = first_of(queries, row, head, first, q_b, q_t, q_h)
@@ -389,7 +408,6 @@ def gradients_kernel(
     keep_base = log_keep
     if KEEP != "all":
         keep_base = first_of(log_keep, row, head, first, keep_b, keep_t, keep_h)
-    LOST: tl.constexpr = CHUNK * holding(VALUES) if SLICE > 0 else VALUES
     page_base = program.to(tl.int64) * (holding(VALUES) * SIZE if SLICE > 0 else FEATURES * PAGE)
     if KEEP == "features":  # before all else, in passing: pages wanted here too would be slow to come to products
         by_whole = by_page_of(pages + page_base, of_pages + page_base, FEATURES, SIZE, VALUES, COLUMNS, STAGES)
@@ -398,14 +416,32 @@ def gradients_kernel(
     # those that are read, not made, come late where they would only be in the loop's way
     LATE: tl.constexpr = ERASE and KEEP == "all" and SIZE > 32 and (LOOKED or LOOK[0] == "Identity")
     if not LATE:
-        q = looked_at(queries_in, q_base, q_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
-        k = looked_at(keys_in, k_base, k_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+        q = looked_at(
+            queries_in,
+            q_base,
+            q_t,
+            token,
+            heads,
+            place,
+            inside,
+            matrix,
+            LOOKED,
+            LOOK,
+            WIDTH,
+            FEATURES,
+            SIZE,
+            CHUNK,
+            SLICE,
+        )
+        k = looked_at(
+            keys_in, k_base, k_t, token, heads, place, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE
+        )
     if WRITE:
         base = first_of(write, row, head, first, write_b, write_t, write_h)
-        into = gate_of(base, write_t, inside, LIMIT, CHUNK)
+        into = gate_of(base, write_t, place, inside, LIMIT)
     if ERASE:
         base = first_of(erase, row, head, first, erase_b, erase_t, erase_h)
-        beta = gate_of(base, erase_t, inside, LIMIT, CHUNK)
+        beta = gate_of(base, erase_t, place, inside, LIMIT)
         little = tl.abs(beta) < LITTLE
         some = True
         if FINE == "split":  # notes tell what gates are worth, unless some token erases next to nothing
@@ -422,11 +458,11 @@ def gradients_kernel(
             erasing = tl.zeros((CHUNK, SIZE), tl.float32)
     else:
         _, remaining = fades_of(
-            program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
+            program, kept_in, remaining_in, keep_base, keep_t, place, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
         )
         of_into = tl.zeros((CHUNK,), tl.float32)
     if not ERASE and READY:
-        seen_back = load_tile(seen_in, program, True, CHUNK, FINE)
+        seen_back = load_tile(seen_in, program, place, True, CHUNK, FINE)
     elif not ERASE:
         seen_back = tl.trans(seen_of(q, k, CHUNK, FINE))
     asking = tl.zeros((CHUNK, SIZE), tl.float32)
@@ -436,32 +472,30 @@ def gradients_kernel(
     for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
         column = start + tl.arange(0, COLUMNS)
         here = inside[:, None] & (column < VALUES)[None, :]
-        there = (feature[None, :] < FEATURES) & (column < VALUES)[:, None]
-        on_page = on_page_of(column[:, None], feature[None, :], FEATURES, SIZE, SLICE)
         coming = tl.load(r_base + (place[:, None] * r_t + column[None, :]), mask=here, other=0.0)
-        page = tl.load(pages + page_base + on_page, mask=there, other=0.0)
-        of_page = tl.load(of_pages + page_base + on_page, mask=there, other=0.0)
+        page = page_at(pages + page_base, start, FEATURES, SIZE, VALUES, COLUMNS, SLICE)
+        of_page = page_at(of_pages + page_base, start, FEATURES, SIZE, VALUES, COLUMNS, SLICE)
         if KEEP == "heads":
             by_page = product(page, tl.trans(of_page), ROUGH, by_page)
         if ERASE:
-            at = on_notes_of(program, token, place[:, None], column[None, :], heads, VALUES, NOTE, CHUNK, SLICE)
             on_given = token * GIVEN + (place[:, None] * (heads * GIVEN) + column[None, :])
-            notes = tl.load(notes_in + at, mask=here, other=0.0)
+            notes, turned, lost = notes_at(
+                notes_in, token, program, heads, place, inside, start, VALUES, COLUMNS, CHUNK, SLICE, FINE
+            )
             fresh = tl.load(given + on_given, mask=here, other=0.0)
-            of_system = product(fresh, tl.trans(notes), FINE, of_system)
-            of_seen = product(coming, tl.trans(notes), FINE, of_seen)
+            of_system = product(fresh, turned, FINE, of_system)
+            of_seen = product(coming, turned, FINE, of_seen)
             if JOINED:  # of which both take away
                 writing = product(fresh, page, ROUGH, writing)
             else:
                 erasing = product(fresh, page, ROUGH, erasing)
             writing = product(notes, of_page, ROUGH, writing)
             if FINE == "split":
-                lost = tl.load(notes_in + (LOST + at), mask=here, other=0.0)
-                of_system = product(fresh, tl.trans(lost), FINE, of_system)
-                of_seen = product(coming, tl.trans(lost), FINE, of_seen)
+                of_system = product(fresh, lost, FINE, of_system)
+                of_seen = product(coming, lost, FINE, of_seen)
             if FINE == "split" and not OPENED:
                 lost = tl.load(given + VALUES + on_given, mask=here, other=0.0)
-                of_system = product(lost, tl.trans(notes), FINE, of_system)
+                of_system = product(lost, turned, FINE, of_system)
         else:
             v = tl.load(v_base + (place[:, None] * v_t + column[None, :]), mask=here, other=0.0)
             notes = v
@@ -489,7 +523,7 @@ def gradients_kernel(
         at = page_base + VALUES * FEATURES + feature
         key_sum = tl.load(pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
         of_sum = tl.load(of_pages + at, mask=feature < FEATURES, other=0.0).to(tl.float32)
-        asked = gate_of(of_mass + token, heads, inside, 0, CHUNK)
+        asked = gate_of(of_mass + token, heads, place, inside, 0)
         once = tl.full((CHUNK,), 1.0, tl.float32)
         if WRITE and not ERASE:
             once = into
@@ -504,12 +538,30 @@ def gradients_kernel(
             by_whole += tl.sum(key_sum * of_sum)
 
     if LATE:
-        q = looked_at(queries_in, q_base, q_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
-        k = looked_at(keys_in, k_base, k_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
+        q = looked_at(
+            queries_in,
+            q_base,
+            q_t,
+            token,
+            heads,
+            place,
+            inside,
+            matrix,
+            LOOKED,
+            LOOK,
+            WIDTH,
+            FEATURES,
+            SIZE,
+            CHUNK,
+            SLICE,
+        )
+        k = looked_at(
+            keys_in, k_base, k_t, token, heads, place, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE
+        )
     row_place, column_place = place[:, None], place[None, :]
     of_seen = tl.where(row_place >= column_place, of_seen, 0.0)
     kept, remaining = fades_of(
-        program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
+        program, kept_in, remaining_in, keep_base, keep_t, place, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
     )
     of_q = dimmed(asking, kept, KEEP)
     of_k = dimmed(writing, remaining, KEEP)
@@ -583,9 +635,11 @@ def gradients_kernel(
     wide = tl.arange(0, WIDE)
     on_raw = inside[:, None] & (wide < WIDTH)[None, :]
     offsets = place[:, None] * (heads * WIDTH) + wide[None, :]
-    found = back(of_q, q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK, ERASE)
+    if SLICE > 0:
+        of_q, of_k = weave(of_q), weave(of_k)
+    found = back(of_q, q_base, q_t, place, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, ERASE)
     tl.store(of_queries + token * WIDTH + offsets, found.to(of_queries.dtype.element_ty), mask=on_raw)
-    found = back(of_k, k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, CHUNK, ERASE)
+    found = back(of_k, k_base, k_t, place, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, ERASE)
     tl.store(of_keys + token * WIDTH + offsets, found.to(of_keys.dtype.element_ty), mask=on_raw)
     if KEEP == "features":
         offsets = place[:, None] * (heads * FEATURES) + feature[None, :]
@@ -595,7 +649,7 @@ def gradients_kernel(
         # of all pairs around a token, those that have it between them
         pairs = tl.where(row_place > column_place, pairs, 0.0)
         later = by_later + tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0)
-        found = tl.cumsum(later, axis=0, reverse=True) + before(by_earlier)
+        found = from_each(later, SLICE) + before(by_earlier, SLICE)
         found += whole_of(program, kept_in, KEEP, FEATURES, SIZE, CHUNK) * by_whole
         kind = tl.load(keep_base + place * keep_t, mask=inside, other=0.0).to(tl.float32)
         found = tl.where(kind == float("-inf"), 0.0, found)
@@ -605,17 +659,31 @@ def gradients_kernel(
             of_beta = noted / tl.where(little, 1.0, beta * beta)
             if some:
                 k = looked_at(
-                    keys_in, k_base, k_t, token, heads, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK
+                    keys_in,
+                    k_base,
+                    k_t,
+                    token,
+                    heads,
+                    place,
+                    inside,
+                    matrix,
+                    LOOKED,
+                    LOOK,
+                    WIDTH,
+                    FEATURES,
+                    SIZE,
+                    CHUNK,
+                    SLICE,
                 )
                 recalled = recalled_by(
-                    program, k, between_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, LEVELS, FINE
+                    program, k, between_in, keep_base, keep_t, place, inside, KEEP, FEATURES, SIZE, CHUNK, LEVELS, FINE
                 )
                 kept, remaining = fades_of(
-                    program, kept_in, remaining_in, keep_base, keep_t, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
+                    program, kept_in, remaining_in, keep_base, keep_t, place, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
                 )
                 again = worth_of_gate(
                     program, token, k, recalled, kept, remaining, solved, seen_in, notes_in,
-                    pages + page_base, of_pages + page_base, r_base, v_base, heads, r_t, v_t, inside,
+                    pages + page_base, of_pages + page_base, r_base, v_base, heads, r_t, v_t, place, inside,
                     FEATURES, SIZE, VALUES, COLUMNS, CHUNK, KEEP, SLICE, FINE, ROUGH,
                 )  # fmt: skip
                 of_beta = tl.where(little, again, of_beta)
@@ -632,6 +700,19 @@ def gradients_kernel(
 
 
 @triton.jit
-def before(x):
-    """The sum of all rows before each."""
-    return tl.cumsum(x, axis=0) - x
+def from_each(x, SLICE: tl.constexpr):
+    """The sum of all tokens from each on."""
+    if SLICE > 0:
+        return in_order(tl.cumsum(in_order(x), axis=0, reverse=True))
+    else:
+        return tl.cumsum(x, axis=0, reverse=True)
+
+
+@triton.jit
+def before(x, SLICE: tl.constexpr):
+    """The sum of all tokens before each."""
+    if SLICE > 0:
+        x = in_order(x)
+        return in_order(tl.cumsum(x, axis=0) - x)
+    else:
+        return tl.cumsum(x, axis=0) - x

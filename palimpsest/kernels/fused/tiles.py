@@ -47,27 +47,31 @@ def look(
 
 @triton.jit
 def back(
-    gradient, base, step, inside, matrix,
+    gradient, base, step, place, inside, matrix,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr,
-    CHUNK: tl.constexpr, APART: tl.constexpr,
+    APART: tl.constexpr,
 ):  # fmt: skip
     """The gradient of raw numbers from that of their features."""
-    rows = base + tl.arange(0, CHUNK) * step
-    return raw_gradient(gradient, rows, inside, 1, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, APART)
+    return raw_gradient(gradient, base + place * step, inside, 1, matrix, LOOK, WIDTH, FEATURES, SIZE, WIDE, APART)
 
 
 @triton.jit
 def tile_of(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
     """[CHUNK, SIZE] numbers, `step` between tokens."""
-    place, column = tl.arange(0, CHUNK), tl.arange(0, SIZE)
+    return tile_at(base, step, tl.arange(0, CHUNK), tl.arange(0, SIZE), inside, count)
+
+
+@triton.jit
+def tile_at(base, step, place, column, inside, count):
+    """The same of these tokens and columns, in this order."""
     there = inside[:, None] & (column < count)[None, :]
     return tl.load(base + (place[:, None] * step + column[None, :]), mask=there, other=0.0)
 
 
 @triton.jit
-def gate_of(base, step, inside, LIMIT: tl.constexpr, CHUNK: tl.constexpr):
+def gate_of(base, step, place, inside, LIMIT: tl.constexpr):
     """One number a token; with a limit it comes as a logit."""
-    found = tl.load(base + tl.arange(0, CHUNK) * step, mask=inside, other=0.0).to(tl.float32)
+    found = tl.load(base + place * step, mask=inside, other=0.0).to(tl.float32)
     if LIMIT > 0:
         found = LIMIT * sigmoid(found)
     return found
@@ -107,9 +111,8 @@ def store_tile(tiles, index, tile, CHUNK: tl.constexpr, PRECISION: tl.constexpr)
 
 
 @triton.jit
-def load_tile(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
-    """The same, without what bfloat16 lost."""
-    place = tl.arange(0, CHUNK)
+def load_tile(tiles, index, place, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """The same, without what bfloat16 lost, its tokens in this order."""
     if TURNED:
         offsets = place[None, :] * CHUNK + place[:, None]
     else:
@@ -118,18 +121,18 @@ def load_tile(tiles, index, TURNED: tl.constexpr, CHUNK: tl.constexpr, PRECISION
 
 
 @triton.jit
-def numbers_at(index, numbers, CHUNK: tl.constexpr):
+def numbers_at(index, numbers, place, CHUNK: tl.constexpr):
     """Those that `prepare` wrote down, one a token, for the chunk that is this one of all."""
-    return tl.load(numbers + index.to(tl.int64) * CHUNK + tl.arange(0, CHUNK))
+    return tl.load(numbers + index.to(tl.int64) * CHUNK + place)
 
 
 @triton.jit
-def fade_at(index, fades, KEEP: tl.constexpr, CHUNK: tl.constexpr):
+def fade_at(index, fades, place, KEEP: tl.constexpr, CHUNK: tl.constexpr):
     """What is kept of each token, where heads fade."""
     if KEEP == "heads":
-        return numbers_at(index, fades, CHUNK)
+        return numbers_at(index, fades, place, CHUNK)
     else:
-        return tl.arange(0, CHUNK)
+        return place
 
 
 @triton.jit
