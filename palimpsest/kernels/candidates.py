@@ -32,10 +32,12 @@ def scan_shipped(inputs: Sequence) -> scan.Settings:
 def scan_choices(inputs: Sequence, shipped: scan.Settings) -> Choices:
     """Columns are whole bands of a page, so that no product has more rows than one, whatever they are.
 
-    But where heads fade, they are the rows of one, and these stay under 64.
+    But where heads fade, they are the rows of one, and these stay under 64; and where there are few, pages are saved
+    in another way.
     """
     x = scan.Inputs(*inputs)
-    columns = [number for number in (16, 32, 64) if number <= holding(x.values.shape[-1])]
+    least = scan.WOVEN if shipped.columns >= scan.WOVEN else scan.BAND
+    columns = [number for number in (16, 32, 64) if least <= number <= holding(x.values.shape[-1])]
     fades = x.log_keep is not None and x.log_keep.ndim == 3
     return choices_of(shipped, columns=columns, gradient_columns=[n for n in columns if n < 64 or not fades])
 

@@ -533,24 +533,28 @@ def distances_kernel(
     offset = (TILE - cached % TILE) % TILE
     tiles = tl.cdiv(length, TILE)
     far, _ = far_and_whole(looks, head, reach)
-    table = tl.zeros((DEPTH, PART), tl.float32)
-    bias = tl.zeros((DEPTH, ROWS), tl.float32)
-    mask = tl.zeros((DEPTH, ROWS), tl.float32)
-    count = tl.where(apart * TILE < far + 2 * TILE, batch * groups, 0)
-    for first in range(0, count, DEPTH):
-        number = first + tl.arange(0, DEPTH)
-        tile = tiles - 1 - number % groups  # the first that the program took
-        own_tile = (cached + offset) // TILE + tile
-        covered = farthest_tile(cached + tile * TILE, far, offset, own_tile, TILE) + 1
-        there = ((number < count) & (apart < covered))[:, None]
-        sums = ((number * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + 1))[:, None]
-        if of_table is not None:
-            at = of_table + (sums + apart) * (KEYS * TILE) + within[None, :]
-            table += tl.load(at, mask=there, other=0.0)
-        if of_bias is not None:
-            bias += tl.load(of_bias + sums * TILE + distances[None, :], mask=there, other=0.0)
-        if of_mask is not None:
-            mask += tl.load(of_mask + sums * TILE + distances[None, :], mask=there, other=0.0)
+    table = tl.zeros((PART,), tl.float32)
+    bias = tl.zeros((ROWS,), tl.float32)
+    mask = tl.zeros((ROWS,), tl.float32)
+    if apart * TILE < far + 2 * TILE:  # beyond, there is nothing to add
+        tables = tl.zeros((DEPTH, PART), tl.float32)
+        biases = tl.zeros((DEPTH, ROWS), tl.float32)
+        masks = tl.zeros((DEPTH, ROWS), tl.float32)
+        for first in range(0, batch * groups, DEPTH):
+            number = first + tl.arange(0, DEPTH)
+            tile = tiles - 1 - number % groups  # the first that the program took
+            own_tile = (cached + offset) // TILE + tile
+            covered = farthest_tile(cached + tile * TILE, far, offset, own_tile, TILE) + 1
+            there = ((number < batch * groups) & (apart < covered))[:, None]
+            sums = ((number * heads + head).to(tl.int64) * (tl.cdiv(reach, TILE) + 1))[:, None]
+            if of_table is not None:
+                at = of_table + (sums + apart) * (KEYS * TILE) + within[None, :]
+                tables += tl.load(at, mask=there, other=0.0)
+            if of_bias is not None:
+                biases += tl.load(of_bias + sums * TILE + distances[None, :], mask=there, other=0.0)
+            if of_mask is not None:
+                masks += tl.load(of_mask + sums * TILE + distances[None, :], mask=there, other=0.0)
+        table, bias, mask = tl.sum(tables, 0), tl.sum(biases, 0), tl.sum(masks, 0)
     if of_table is not None:
         # the inverse of `as_multiplied`: which lane and which distance these are
         chunk = within // 128
@@ -558,11 +562,11 @@ def distances_kernel(
         lane = chunk % (KEYS // 16) * 16 + within // 2 % 2 * 8 + within // 16 % 8
         distance = apart * TILE + rest * 8 + within // 4 % 4 * 2 + within % 2
         at = out_table + (distance * heads + head) * KEY + lane
-        tl.store(at, tl.sum(table, 0).to(out_table.dtype.element_ty), mask=(lane < KEY) & (distance < reach))
+        tl.store(at, table.to(out_table.dtype.element_ty), mask=(lane < KEY) & (distance < reach))
     if of_bias is not None:
-        tl.store(out_bias + distances * heads + head, tl.sum(bias, 0), mask=distances < reach)
+        tl.store(out_bias + distances * heads + head, bias, mask=distances < reach)
     if of_mask is not None:
-        tl.store(out_mask + head * reach + distances, tl.sum(mask, 0), mask=distances < reach)
+        tl.store(out_mask + head * reach + distances, mask, mask=distances < reach)
 
 
 @triton.jit

@@ -145,7 +145,7 @@ class Problem(NamedTuple):
     def weaves(self) -> bool:
         """Whether notes and pages are saved as they were multiplied: of wide heads, whose features are ready."""
         usual = self.opened and self.keep != "features" and self.look[0] not in PRODUCTS and not self.shape.counts
-        fit = self.settings.chunk == WOVEN <= holding(self.shape.features) <= 128
+        fit = self.settings.chunk == WOVEN and holding(self.shape.features) == 128
         return usual and fit and self.settings.columns >= WOVEN
 
     @property
@@ -364,7 +364,9 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
         there = {"LOOKED": ready.queries is not None, "READY": ready.seen is not None}
         constants = p.common() | sizes | gates | there
         constants |= {"LEVELS": p.levels, "STAGES": p.settings.gradient_stages}
-        constants["SLICE"] = p.settings.columns if p.weaves else 0
+        constants["SLICE"] = 0
+        if p.weaves:  # pages end with a slice
+            constants |= {"SLICE": p.settings.columns, "COLUMNS": min(p.settings.columns, p.settings.gradient_columns)}
         grid = (p.lines * p.chunks, 1, 1)
         return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
 
