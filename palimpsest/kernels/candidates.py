@@ -36,10 +36,11 @@ def scan_choices(inputs: Sequence, shipped: scan.Settings) -> Choices:
     in another way.
     """
     x = scan.Inputs(*inputs)
+    columns = [number for number in (16, 32, 64) if number <= holding(x.values.shape[-1])]
     least = scan.WOVEN if shipped.columns >= scan.WOVEN else scan.BAND
-    columns = [number for number in (16, 32, 64) if least <= number <= holding(x.values.shape[-1])]
     fades = x.log_keep is not None and x.log_keep.ndim == 3
-    return choices_of(shipped, columns=columns, gradient_columns=[n for n in columns if n < 64 or not fades])
+    narrow = [number for number in columns if number < 64 or not fades]
+    return choices_of(shipped, columns=[n for n in columns if n >= least], gradient_columns=narrow)
 
 
 def sum_shipped(inputs: Sequence) -> sums.Settings:
