@@ -34,7 +34,7 @@ BOTH = (torch.float32, HALF)
 SHARE = 2  # of what the plain form loses in half precision
 LENGTH = 150  # tokens: a few chunks and a piece of one
 LONG = 6200  # enough for a scan of one page in three parts
-ROWS, HEADS, FEATURES, WIDTH, WIDE, VECTORS = 2, 2, 16, 8, 40, 3
+ROWS, HEADS, FEATURES, WIDTH, WIDE, WIDER, VECTORS = 2, 2, 16, 8, 40, 72, 3
 MANY, BRIEF = 80, 40  # rows, enough for every processor of a card to have a page; and tokens of theirs
 
 Inputs = dict[str, Tensor]
@@ -216,6 +216,8 @@ def scans() -> Iterator[Case]:
     yield Case("memory_scan", "GatedSum, raw and counted", BACKENDS, counted, scan_counted, plain="chunked")
     raw = narrow | {"erase": torch.randn(few, generator=chance)}
     yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
+    wider = addressed(WIDER, WIDE, few, chance) | {"erase": delta["erase"]}
+    yield Case("memory_scan", "Delta, one gate", BACKENDS, wider, scan_by_one_gate, plain="chunked")
 
 
 def long_scans() -> Iterator[Case]:
@@ -262,6 +264,10 @@ def scan(given: Inputs, backend: str) -> Results:
     arguments = (given["queries"], given["keys"], given["values"], gates, given["memory"])
     reads, memory = memory_scan(*arguments, backend=backend)
     return {"reads": reads, "memory": memory}
+
+
+def scan_by_one_gate(given: Inputs, backend: str) -> Results:
+    return scan(given | {"write": given["erase"]}, backend)
 
 
 def scan_raw(given: Inputs, backend: str) -> Results:

@@ -145,8 +145,7 @@ class Problem(NamedTuple):
     def weaves(self) -> bool:
         """Whether notes and pages are saved as they were multiplied: of wide heads, whose features are ready."""
         usual = self.opened and self.keep != "features" and self.look[0] not in PRODUCTS and not self.shape.counts
-        fit = self.settings.chunk == WOVEN and holding(self.shape.features) == 128
-        return usual and fit and self.settings.columns >= WOVEN
+        return usual and 64 < self.shape.features <= 128 and self.settings.chunk == WOVEN <= self.settings.columns
 
     @property
     def chunks(self) -> int:

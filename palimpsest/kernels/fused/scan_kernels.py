@@ -390,6 +390,8 @@ def gradients_kernel(
 
     One gate β erases and writes, and gradients of values are β times those of what T was given: if these were not
     saved, they stand for them, and what is found with them has been multiplied by β.
+
+    Where notes and pages were saved as they were multiplied, in slices of SLICE columns, tokens and features are woven.
     """
     OPENED: tl.constexpr = ERASE and of_fresh is None  # pyright: ignore[reportAssignmentType]
     JOINED: tl.constexpr = OPENED and KEEP == "all"
@@ -417,25 +419,13 @@ def gradients_kernel(
     LATE: tl.constexpr = ERASE and KEEP == "all" and SIZE > 32 and (LOOKED or LOOK[0] == "Identity")
     if not LATE:
         q = looked_at(
-            queries_in,
-            q_base,
-            q_t,
-            token,
-            heads,
-            place,
-            inside,
-            matrix,
-            LOOKED,
-            LOOK,
-            WIDTH,
-            FEATURES,
-            SIZE,
-            CHUNK,
-            SLICE,
-        )
+            queries_in, q_base, q_t, token, heads, place, inside, matrix,
+            LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE,
+        )  # fmt: skip
         k = looked_at(
-            keys_in, k_base, k_t, token, heads, place, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE
-        )
+            keys_in, k_base, k_t, token, heads, place, inside, matrix,
+            LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE,
+        )  # fmt: skip
     if WRITE:
         base = first_of(write, row, head, first, write_b, write_t, write_h)
         into = gate_of(base, write_t, place, inside, LIMIT)
@@ -539,25 +529,13 @@ def gradients_kernel(
 
     if LATE:
         q = looked_at(
-            queries_in,
-            q_base,
-            q_t,
-            token,
-            heads,
-            place,
-            inside,
-            matrix,
-            LOOKED,
-            LOOK,
-            WIDTH,
-            FEATURES,
-            SIZE,
-            CHUNK,
-            SLICE,
-        )
+            queries_in, q_base, q_t, token, heads, place, inside, matrix,
+            LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE,
+        )  # fmt: skip
         k = looked_at(
-            keys_in, k_base, k_t, token, heads, place, inside, matrix, LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE
-        )
+            keys_in, k_base, k_t, token, heads, place, inside, matrix,
+            LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE,
+        )  # fmt: skip
     row_place, column_place = place[:, None], place[None, :]
     of_seen = tl.where(row_place >= column_place, of_seen, 0.0)
     kept, remaining = fades_of(
@@ -659,22 +637,9 @@ def gradients_kernel(
             of_beta = noted / tl.where(little, 1.0, beta * beta)
             if some:
                 k = looked_at(
-                    keys_in,
-                    k_base,
-                    k_t,
-                    token,
-                    heads,
-                    place,
-                    inside,
-                    matrix,
-                    LOOKED,
-                    LOOK,
-                    WIDTH,
-                    FEATURES,
-                    SIZE,
-                    CHUNK,
-                    SLICE,
-                )
+                    keys_in, k_base, k_t, token, heads, place, inside, matrix,
+                    LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE,
+                )  # fmt: skip
                 recalled = recalled_by(
                     program, k, between_in, keep_base, keep_t, place, inside, KEEP, FEATURES, SIZE, CHUNK, LEVELS, FINE
                 )
