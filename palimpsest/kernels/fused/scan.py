@@ -29,7 +29,7 @@ from .tuned import tuned
 
 MOST = 256  # features, values
 BAND = bands.BAND.value  # columns
-WOVEN = bands.WOVEN.value  # tokens of a chunk, and features, in blocks
+WOVEN = bands.WOVEN.value  # tokens of a chunk whose notes are saved as they were multiplied
 
 
 @dataclass(frozen=True)
