@@ -12,7 +12,8 @@ from torch import Tensor
 from palimpsest.kernels.fused import scan
 from palimpsest.kernels.fused.parts import parts_kernel, way_between
 
-CUTS = [(40, 3), (70, 4), (36, 4)]  # tokens in chunks of 16, and parts: the last one is shorter, or empty
+# tokens in chunks of 16, and parts: the last one is shorter, or empty
+CUTS = [(40, 3), pytest.param(70, 4, marks=pytest.mark.slow), (36, 4)]
 RULES = [rule for rule in product(KEEPS, (False, True)) if rule != ("all", False)]
 
 
@@ -38,7 +39,10 @@ def one_after_the_other(first: Tensor | None, turning: Tensor | None, pages: Ten
 
 @pytest.mark.parametrize("precision, lost", [("ieee", 1e-6), ("tf32x3", 1e-6), ("split", 2e-5)])
 @pytest.mark.parametrize("reversed", (False, True))
-@pytest.mark.parametrize("features, columns, parts", [(12, 10, 4), (40, 33, 3), (130, 17, 5), (16, 16, 2)])
+@pytest.mark.parametrize(
+    "features, columns, parts",
+    [(12, 10, 4), (40, 33, 3), pytest.param(130, 17, 5, marks=pytest.mark.slow), (16, 16, 2)],
+)
 def test_each_part_starts_from_what_those_before_it_made_of_the_first_page(
     features, columns, parts, reversed, precision, lost
 ):
@@ -85,6 +89,7 @@ def test_a_sequence_in_parts_may_begin_and_end_with_nothing(keep, counted, cut):
 STATE = ("memory", "column")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep, erase", [("all", True), ("heads", True), ("features", False)])
 def test_parts_cost_half_precision_no_more_than_rounding_what_comes_out(keep, erase, cut):
     cut(4)
