@@ -25,19 +25,23 @@ class Tunable(NamedTuple):
 
 
 def scan_shipped(inputs: Sequence) -> scan.Settings:
+    return shipped_problem(inputs).settings
+
+
+def shipped_problem(inputs: Sequence) -> scan.Problem:
     with trying("memory_scan", inputs, None):
-        return scan.problem({}, scan.Inputs(*inputs)).settings
+        return scan.problem({}, scan.Inputs(*inputs))
 
 
 def scan_choices(inputs: Sequence, shipped: scan.Settings) -> Choices:
     """Columns are whole bands of a page, so that no product has more rows than one, whatever they are.
 
-    But where heads fade, they are the rows of one, and these stay under 64; and where there are few, pages are saved
-    in another way.
+    But where heads fade, they are the rows of one, and these stay under 64; and pages that are saved as they were
+    multiplied would be saved in another way if slices were narrow.
     """
     x = scan.Inputs(*inputs)
     columns = [number for number in (16, 32, 64) if number <= holding(x.values.shape[-1])]
-    least = scan.WOVEN if shipped.columns >= scan.WOVEN else scan.BAND
+    least = scan.WOVEN if shipped_problem(inputs).weaves else scan.BAND
     fades = x.log_keep is not None and x.log_keep.ndim == 3
     narrow = [number for number in columns if number < 64 or not fades]
     return choices_of(shipped, columns=[n for n in columns if n >= least], gradient_columns=narrow)

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 from forms import forgetting
-from test_fused_scan import DEVICE, KEEPS, USUAL, all_near, drawn, outcome
+from test_fused_scan import DEVICE, KEEPS, USUAL, all_near, as_good_as_rounded, drawn, outcome
 from torch import Tensor
 
 from palimpsest.kernels.fused import scan
@@ -95,11 +95,7 @@ def test_parts_cost_half_precision_no_more_than_rounding_what_comes_out(keep, er
     cut(4)
     exact = drawn(keep, erase, True, length=60)
     inputs = {name: None if x is None else x.bfloat16().double() for name, x in exact.items()}
-    truth = outcome(inputs, "reference", torch.float64)
-    found = outcome(inputs, "fused", torch.bfloat16, DEVICE)
-    for name, x in truth.items():
-        lost, rounding = ((form[name].bfloat16().double().cpu() - x).norm() for form in (found, truth))
-        assert lost <= 2 * rounding + 1e-6 * x.norm(), f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
+    as_good_as_rounded(inputs, torch.bfloat16, 1e-6)
 
 
 def test_what_no_part_asks_for_is_not_found(cut, monkeypatch):

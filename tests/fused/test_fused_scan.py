@@ -91,6 +91,15 @@ def all_near(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: f
         assert error <= tolerance, f"{name} is off by {error:.1e}"
 
 
+def as_good_as_rounded(inputs: Inputs, dtype: torch.dtype, beside: float = 0.0) -> None:
+    """Nothing is off by more than twice what it costs to round the truth, and this share of it beside."""
+    truth = outcome(inputs, "reference", torch.float64)
+    found = outcome(inputs, "fused", dtype, DEVICE)
+    for name, x in truth.items():
+        lost, rounding = ((form[name].to(dtype).double().cpu() - x).norm() for form in (found, truth))
+        assert lost <= 2 * rounding + beside * x.norm(), f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
+
+
 @pytest.fixture(autouse=True)
 def cut(monkeypatch):
     """Work cut as a test wants it, and small: the interpreter takes its time."""
@@ -199,11 +208,7 @@ def test_gates_of_tokens_that_erase_next_to_nothing_have_their_gradients_too(kee
     inputs = {name: None if x is None else x.bfloat16().double() for name, x in inputs.items()}
     if gates == "one":
         inputs["write"] = inputs["erase"]
-    truth = outcome(inputs, "reference", torch.float64)
-    found = outcome(inputs, "fused", torch.bfloat16, DEVICE)
-    for name, x in truth.items():
-        lost, rounding = ((form[name].bfloat16().double().cpu() - x).norm() for form in (found, truth))
-        assert lost <= 2 * rounding, f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
+    as_good_as_rounded(inputs, torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, *HALVES), ids=str)
@@ -216,11 +221,7 @@ def test_a_gate_may_be_zero_or_next_to_it_where_it_erases_and_writes(chances, ke
     inputs["erase"] = torch.tensor(chances, dtype=torch.float64)[which]
     inputs = {name: None if x is None else x.to(dtype).double() for name, x in inputs.items()}
     inputs["write"] = inputs["erase"]
-    truth = outcome(inputs, "reference", torch.float64)
-    found = outcome(inputs, "fused", dtype, DEVICE)
-    for name, x in truth.items():
-        lost, rounding = ((form[name].to(dtype).double().cpu() - x).norm() for form in (found, truth))
-        assert lost <= 2 * rounding + 2e-6 * x.norm(), f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
+    as_good_as_rounded(inputs, dtype, 2e-6)
 
 
 def test_gradients_of_what_notes_were_made_of_are_saved_only_where_those_of_values_do_not_tell_them(monkeypatch):
@@ -483,8 +484,4 @@ def woven(inputs: Inputs, cut, **changes) -> None:
     cut(chunk=32, **changes)
     inputs = {name: None if x is None else x.bfloat16().double() for name, x in inputs.items()}
     inputs["write"] = inputs["erase"]
-    truth = outcome(inputs, "reference", torch.float64)
-    found = outcome(inputs, "fused", torch.bfloat16, DEVICE)
-    for name, x in truth.items():
-        lost, rounding = ((form[name].bfloat16().double().cpu() - x).norm() for form in (found, truth))
-        assert lost <= 2 * rounding, f"{name} is off by {lost:.1e}, rounding costs {rounding:.1e}"
+    as_good_as_rounded(inputs, torch.bfloat16)
