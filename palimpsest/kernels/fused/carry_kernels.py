@@ -7,7 +7,7 @@ tiles are [m, n], and all warps share each product.
 
 For backward, notes are saved as tokens of columns, and the page before each chunk as columns of features. To lay them
 out so, each warp waits for shared memory eight times a chunk; of wide heads they are saved as they were multiplied
-instead, where a program WEAVES.
+instead, and TOGETHER tells before how many chunks a page is saved.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -221,11 +221,12 @@ def save_notes(notes_out, index, slice, notes, VALUES: tl.constexpr):
 
 
 @triton.jit
-def save_page(pages, index, slice, page, VALUES: tl.constexpr):
-    """As it was multiplied."""
+def save_page(pages, line, chunk, chunks, slice, page, wanted, VALUES: tl.constexpr, TOGETHER: tl.constexpr):
+    """That of so many chunks, as it was multiplied, if it is wanted now."""
     COUNT: tl.constexpr = page.shape[0] * page.shape[1] * page.shape[2]
-    at = pages + index.to(tl.int64) * (holding(VALUES) * page.shape[2]) + slice * COUNT + tl.arange(0, COUNT)
-    tl.store(at, as_multiplied(page.to(pages.dtype.element_ty)))
+    block = line * ((chunks + TOGETHER - 1) // TOGETHER) + chunk // TOGETHER
+    at = pages + block.to(tl.int64) * (holding(VALUES) * page.shape[2]) + slice * COUNT + tl.arange(0, COUNT)
+    tl.store(at, as_multiplied(page.to(pages.dtype.element_ty)), mask=wanted)
 
 
 @triton.jit
@@ -288,7 +289,7 @@ def carry_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
-    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, WEAVES: tl.constexpr,
+    STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, TOGETHER: tl.constexpr,
     STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
@@ -354,9 +355,9 @@ def carry_kernel(
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
         token = (row * length + first).to(tl.int64) * heads + head
         here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
-        if SAVES and WEAVES:
+        if SAVES and TOGETHER > 0:
             save_notes(notes_out, index, slice, -notes, VALUES)
-            save_page(pages, index, slice, page, VALUES)
+            save_page(pages, line, chunk, chunks, slice, page, chunk % TOGETHER == 0, VALUES, TOGETHER)
         elif SAVES:
             if ERASE:
                 base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
@@ -398,7 +399,7 @@ def carry_back_kernel(
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
-    WEAVES: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
+    TOGETHER: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends.
 
@@ -428,8 +429,9 @@ def carry_back_kernel(
         chunk = end - 1 - step
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
-        if SAVES and WEAVES:
-            save_page(of_pages, index, slice, page, VALUES)
+        if SAVES and TOGETHER > 0:
+            wanted = (chunk % TOGETHER == TOGETHER - 1) | (chunk == chunks - 1)
+            save_page(of_pages, line, chunk, chunks, slice, page, wanted, VALUES, TOGETHER)
         elif SAVES:
             base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)

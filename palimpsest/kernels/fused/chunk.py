@@ -76,11 +76,20 @@ def of_halves(solved, system, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def diagonal(x):
+    place = tl.arange(0, x.shape[0])
+    return tl.sum(tl.where(place[:, None] == place[None, :], x, 0.0), axis=1)
+
+
+@triton.jit
 def between(logs, documents, CHUNK: tl.constexpr):
     """What is left at token i of what was there at token j ≤ i: [i, j], 0 for the future and for other documents."""
     place = tl.arange(0, CHUNK)
     seen = (place[:, None] >= place[None, :]) & (documents[:, None] == documents[None, :])
-    return exp(tl.where(seen, (logs[:, None] - logs[None, :]).to(tl.float32), float("-inf")))
+    most = logs.to(tl.float32)
+    rest = (logs - most).to(tl.float32)
+    logs = (most[:, None] - most[None, :]) + (rest[:, None] - rest[None, :])  # as exact as float32 can tell it
+    return exp(tl.where(seen, logs, float("-inf")))
 
 
 @triton.jit

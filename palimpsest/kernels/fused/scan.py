@@ -121,7 +121,7 @@ class Saved(NamedTuple):
     """What backward needs beside the inputs, and T; laid out anew, or as it was multiplied."""
 
     notes: Tensor | None = None  # b t h v, or in two halves, with the other sign: as they are added up in backward
-    pages: Tensor | None = None  # (b h) n v k, at the start of each chunk
+    pages: Tensor | None = None  # (b h) n v k, at the start of each chunk, or of each block
 
 
 class Problem(NamedTuple):
@@ -148,13 +148,23 @@ class Problem(NamedTuple):
         return usual and 64 < self.shape.features <= 128 and self.settings.chunk == WOVEN <= self.settings.columns
 
     @property
+    def together(self) -> int:
+        """Chunks of a block, before which a page is saved as it was multiplied; 0 where none is."""
+        return 0 if not self.weaves else 2 if self.keep == "all" else 1
+
+    @property
+    def blocks(self) -> int:
+        """How often a page is saved."""
+        return -(-self.chunks // max(1, self.together))
+
+    @property
     def chunks(self) -> int:
         return -(-self.shape.length // self.settings.chunk)
 
     @property
     def parted(self) -> tuple[int, int, int]:
-        """Chunks, the parts they are in, and how many are in one."""
-        return self.chunks, self.settings.parts, -(-self.chunks // self.settings.parts)
+        """Chunks, the parts they are in, and how many are in one: whole blocks."""
+        return self.chunks, self.settings.parts, -(-self.blocks // self.settings.parts) * max(1, self.together)
 
     @property
     def looks_ahead(self) -> bool:
@@ -233,7 +243,7 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
     halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
     saved, queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed = (None,) * 11
     if x.saves and p.weaves:
-        pages = buffer.room(*chunks, holding(count), holding(features), dtype=p.precision.saved)
+        pages = buffer.room(p.lines, p.blocks, holding(count), holding(features), dtype=p.precision.saved)
         saved = Saved(buffer.room(*chunks, *halves, holding(count), chunk, dtype=kind), pages)
     elif x.saves:
         pages = buffer.room(*chunks, page, features, dtype=p.precision.saved)
@@ -304,7 +314,7 @@ def carry(
         numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "WEAVES": p.weaves}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "TOGETHER": p.together}
         grid = (p.lines * (p.settings.parts - (reads is None)) * slices, 1, 1)
         return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
 
@@ -337,7 +347,7 @@ def carry_back(
         constants = {"ERASE": erase is not None, "WRITE": write is not None}
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
         grid = (p.lines * (p.settings.parts - (of_pages is None)) * -(-p.shape.page // columns), 1, 1)
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "WEAVES": p.weaves}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "TOGETHER": p.together}
         constants = p.common("LIMIT", "ROUGH") | constants | there
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
@@ -355,6 +365,9 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     of_queries, of_keys = (x.new_empty(rows, length, heads, width) for x in (queries, keys))
     of_log_keep, of_erase = (None if x is None else x.new_empty(*x.shape) for x in (log_keep, erase))
     of_write = None if write is None or p.shared else write.new_empty(*write.shape)
+    if p.together == 2:
+        block_gradients(p, tensors, ready, saved, of_reads, of_pages, (of_values, of_queries, of_keys, of_erase))
+        return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
 
     def way() -> Way:
         numbers = (*strides(queries, keys, values, log_keep, erase, write, of_reads), length, heads, p.chunks)
@@ -377,6 +390,37 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
     )  # fmt: skip
     launch(p.known, "gradients", kernels.gradients_kernel, arguments, way)
     return of_queries, of_keys, of_values, of_log_keep, of_erase, of_write
+
+
+def block_gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_pages, found: tuple) -> None:
+    """The same for blocks of two chunks."""
+    queries, keys, *_, matrix = tensors
+
+    def way() -> Way:
+        numbers = (*strides(queries, keys, of_reads), p.shape.length, p.shape.heads, p.chunks)
+        constants = p.common("KEEP") | {"WIDE": holding(p.shape.width), "VALUES": p.shape.values}
+        columns = min(p.settings.columns, p.settings.gradient_columns, WOVEN)  # more leave no room for another program
+        constants |= {"COLUMNS": columns, "SLICE": p.settings.columns}
+        constants |= {"LOOKED": ready.queries is not None, "STAGES": p.settings.gradient_stages}
+        grid = (p.lines * p.blocks, 1, 1)
+        return Way(grid, numbers, constants, p.settings.gradient_warps, p.settings.gradient_stages)
+
+    given = queries, keys, matrix, ready.queries, ready.keys, ready.erase, *saved
+    launch(p.known, "gradients", kernels.block_gradients_kernel, (*given, of_reads, of_pages, *found), way)
+
+
+def little_gates(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_pages, of_values, of_erase) -> None:
+    """The gradients of gates next to zero, where `gradients` leaves them out."""
+    queries, keys, values, *_ = tensors
+
+    def way() -> Way:
+        numbers = (*strides(queries, keys, values, of_reads), p.shape.length, p.shape.heads, p.chunks)
+        constants = p.common("LOOK", "WIDTH") | {"VALUES": p.shape.values, "COLUMNS": BAND}
+        constants |= {"SLICE": p.settings.columns, "TOGETHER": p.together}
+        return Way((p.lines * p.blocks, 1, 1), numbers, constants, p.settings.gradient_warps, stages=1)
+
+    given = queries, keys, values, ready.erase, ready.between, ready.kept, ready.remaining, *saved
+    launch(p.known, "little gates", kernels.little_gates_kernel, (*given, of_reads, of_pages, of_values, of_erase), way)
 
 
 def looked(p: Problem, tensors, ready: Ready):
@@ -433,7 +477,10 @@ def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Ten
         carry_back(*seen, ready, of_reads, of_mass, of_last, of_ends)
         of_last = put_together(p, "ends", of_last, turning, of_ends)
     carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_values, of_pages)
-    return *gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages), of_memory, own
+    found = gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages)
+    if p.weaves:
+        little_gates(*seen, ready, saved, of_reads, of_pages, of_values, of_erase=found[4])
+    return *found, of_memory, own
 
 
 INPUTS = (

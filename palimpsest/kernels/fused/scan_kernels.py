@@ -19,10 +19,12 @@ import triton
 import triton.language as tl
 
 from .bands import WOVEN, in_order, weave, where_multiplied, woven
+from .block_kernels import block_gradients_kernel, little_gates_kernel
 from .carry_kernels import carry_back_kernel, carry_kernel
 from .chunk import (
     across_middle,
     between,
+    diagonal,
     inverse,
     kept_over,
     later_half,
@@ -54,10 +56,19 @@ from .tiles import (
     whole_of,
 )
 
-__all__ = ["carry_back_kernel", "carry_kernel", "gradients_kernel", "parts_kernel", "prepare_kernel"]
+__all__ = [
+    "block_gradients_kernel",
+    "carry_back_kernel",
+    "carry_kernel",
+    "gradients_kernel",
+    "little_gates_kernel",
+    "parts_kernel",
+    "prepare_kernel",
+]
 
 ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 SHARE = tl.constexpr(64)  # of many features, those that a warp of `prepare` multiplies
+PIECE = tl.constexpr(64)  # … and, if they are ready, those that it has at a time
 
 
 @triton.jit
@@ -129,6 +140,29 @@ def overlap_with(vector, x, kept, KEEP: tl.constexpr):
 
 
 @triton.jit
+def overlaps_of(
+    q_base, k_base, q_t, k_t, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    ERASE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`seen_of` queries and keys, and of keys by themselves, a piece of the features at a time.
+
+    A tile for both sides of products would not be loaded ahead, so that keys are loaded twice.
+    """
+    place = tl.arange(0, CHUNK)
+    seen = tl.zeros((CHUNK, CHUNK), tl.float32)
+    recalled = tl.zeros((CHUNK, CHUNK), tl.float32)
+    for start in tl.range(0, SIZE, PIECE, num_stages=2):
+        feature = start + tl.arange(0, PIECE)
+        there = (feature < FEATURES)[:, None] & inside[None, :]
+        turned = tl.load(k_base + (place[None, :] * k_t + feature[:, None]), mask=there, other=0.0)
+        seen = product(tile_at(q_base, q_t, place, feature, inside, FEATURES), turned, PRECISION, seen)
+        if ERASE:
+            k = tile_at(k_base, k_t, place, feature, inside, FEATURES)
+            recalled = product(k, turned, PRECISION, recalled)
+    return tl.where(place[:, None] >= place[None, :], seen, 0.0), recalled
+
+
+@triton.jit
 def prepare_kernel(
     queries, keys, log_keep, erase, write, matrix,
     queries_out, keys_out, solved, erase_out, write_out, seen_out, between_out, kept_out, remaining_out, dimmed_out,
@@ -145,8 +179,10 @@ def prepare_kernel(
     q_base = first_of(queries, row, head, first, q_b, q_t, q_h)
     k_base = first_of(keys, row, head, first, k_b, k_t, k_h)
     at = program.to(tl.int64) * CHUNK
-    SLICE: tl.constexpr = 32 if LOOK[0] == "Identity" and LOOK[1] == "Unscaled" and SIZE > 32 else SIZE
-    if KEEP != "features" or SLICE == SIZE:
+    BARE: tl.constexpr = LOOK[0] == "Identity" and LOOK[1] == "Unscaled"
+    SLICE: tl.constexpr = 32 if BARE and SIZE > 32 else SIZE
+    PIECES: tl.constexpr = KEEP != "features" and BARE and SIZE > PIECE
+    if not PIECES and (KEEP != "features" or SLICE == SIZE):
         q = look(q_base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
         k = look(k_base, k_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
     if LOOKED:
@@ -175,6 +211,8 @@ def prepare_kernel(
                 store_dimmed(dimmed_out, program * 3 + KEYS, k * since, feature, FEATURES, CHUNK, FINE)
             store_dimmed(dimmed_out, program * 3 + KEYS_LEFT, k * until, feature, FEATURES, CHUNK, FINE)
             seen, recalled = overlaps_by_feature(seen, recalled, q, k, logs, CHUNK, LEVELS, FINE)
+    elif PIECES:
+        seen, recalled = overlaps_of(q_base, k_base, q_t, k_t, inside, FEATURES, SIZE, CHUNK, ERASE, FINE)
     else:
         if SHARES:  # for a square product warps would be laid one below the other, and each make all features
             q, k = in_shares(q, SHARE), in_shares(k, SHARE)
@@ -245,12 +283,6 @@ def looked_at(
         return tile_of(base, step, inside, FEATURES, SIZE, CHUNK)
     else:
         return look(base, step, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, CHUNK)
-
-
-@triton.jit
-def diagonal(x):
-    place = tl.arange(0, x.shape[0])
-    return tl.sum(tl.where(place[:, None] == place[None, :], x, 0.0), axis=1)
 
 
 @triton.jit
@@ -343,8 +375,7 @@ def recalled_by(
 def worth_of_gate(
     program, token, k, recalled, kept, remaining, solved, seen_in, notes, pages, of_pages, of_reads, values,
     heads, r_step, v_step, place, inside, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    COLUMNS: tl.constexpr, CHUNK: tl.constexpr, KEEP: tl.constexpr, SLICE: tl.constexpr, FINE: tl.constexpr,
-    ROUGH: tl.constexpr,
+    COLUMNS: tl.constexpr, CHUNK: tl.constexpr, KEEP: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """What one gate that erases and writes is worth, [CHUNK].
 
@@ -352,10 +383,10 @@ def worth_of_gate(
     """
     found = tl.zeros((CHUNK,), tl.float32)
     for start in tl.range(0, VALUES, COLUMNS, num_stages=1):
-        page = tl.trans(page_at(pages, start, FEATURES, SIZE, VALUES, COLUMNS, SLICE))
-        of_page = tl.trans(page_at(of_pages, start, FEATURES, SIZE, VALUES, COLUMNS, SLICE))
+        page = tl.trans(page_at(pages, start, FEATURES, SIZE, VALUES, COLUMNS, 0))
+        of_page = tl.trans(page_at(of_pages, start, FEATURES, SIZE, VALUES, COLUMNS, 0))
         note, _, lost = notes_at(
-            notes, token, program, heads, place, inside, start, VALUES, COLUMNS, CHUNK, SLICE, FINE
+            notes, token, program, heads, place, inside, start, VALUES, COLUMNS, CHUNK, 0, FINE
         )  # fmt: skip
         column = start + tl.arange(0, COLUMNS)
         coming = tile_at(of_reads, r_step, place, column, inside, VALUES)
@@ -433,8 +464,8 @@ def gradients_kernel(
         base = first_of(erase, row, head, first, erase_b, erase_t, erase_h)
         beta = gate_of(base, erase_t, place, inside, LIMIT)
         little = tl.abs(beta) < LITTLE
-        some = True
-        if FINE == "split":  # notes tell what gates are worth, unless some token erases next to nothing
+        some = SLICE == 0  # of others, `little_gates` finds what is asked for here
+        if FINE == "split" and SLICE == 0:  # notes tell what gates are worth, unless some erase next to nothing
             some = tl.max((little & inside).to(tl.int32), axis=0) > 0
         if OPENED:
             given, GIVEN, erased = of_values, VALUES, tl.full((CHUNK,), 1.0, tl.float32)
@@ -649,7 +680,7 @@ def gradients_kernel(
                 again = worth_of_gate(
                     program, token, k, recalled, kept, remaining, solved, seen_in, notes_in,
                     pages + page_base, of_pages + page_base, r_base, v_base, heads, r_t, v_t, place, inside,
-                    FEATURES, SIZE, VALUES, COLUMNS, CHUNK, KEEP, SLICE, FINE, ROUGH,
+                    FEATURES, SIZE, VALUES, COLUMNS, CHUNK, KEEP, FINE, ROUGH,
                 )  # fmt: skip
                 of_beta = tl.where(little, again, of_beta)
         else:
