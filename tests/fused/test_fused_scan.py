@@ -444,6 +444,7 @@ WOVEN = {
     "one token": {"length": 1, "features": 128, "width": 32},
     "a chunk and one token": {"length": 33, "features": 100, "width": 40},
     "several slices": {"length": 40, "features": 70, "width": 80},
+    "three chunks": {"length": 96, "features": 80, "width": 32},
 }
 
 
@@ -453,8 +454,9 @@ def test_what_is_saved_as_it_was_multiplied_is_read_so(sizes, keep, cut):
     woven(drawn(keep, packed=True, **sizes), cut)
 
 
-def test_parts_may_save_as_they_multiply(cut):
-    woven(drawn("heads", length=100, features=128, width=32), cut, parts=2)
+@pytest.mark.parametrize("keep, length, parts", [("heads", 100, 2), ("all", 170, 3)])
+def test_parts_may_save_as_they_multiply(keep, length, parts, cut):
+    woven(drawn(keep, length=length, features=128, width=32), cut, parts=parts)
 
 
 @pytest.mark.parametrize("keep", ("all", "heads"))
@@ -462,6 +464,13 @@ def test_gates_next_to_zero_have_their_gradients_there_too(keep, cut):
     inputs = drawn(keep, length=40, features=100, width=40, packed=True)
     little = torch.rand(inputs["erase"].shape, generator=torch.Generator().manual_seed(5)) < 0.3
     inputs["erase"] = inputs["erase"] * torch.where(little, 1e-3, 1.0)
+    woven(inputs, cut)
+
+
+@pytest.mark.parametrize("keep", ("all", "heads"))
+def test_a_single_gate_next_to_zero_is_found_among_many(keep, cut):
+    inputs = drawn(keep, length=200, features=80, width=20)
+    inputs["erase"][-1, 150, -1] = 1e-3
     woven(inputs, cut)
 
 

@@ -27,6 +27,8 @@ from .features import holding
 from .products import product
 from .tiles import LITTLE, back, first_of, slope_of, tile_at
 
+AT_ONCE = tl.constexpr(16)  # blocks whose gates a program of `little_gates` looks through
+
 
 @triton.jit
 def page_at(pages, start, SIZE: tl.constexpr, COLUMNS: tl.constexpr, SLICE: tl.constexpr):
@@ -157,19 +159,49 @@ def little_gates_kernel(
     queries, keys, values, erase_in, between_in, kept_in, remaining_in, notes_in, pages,
     of_reads, of_pages, of_values, of_erase,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, r_b, r_t, r_h,
-    length, heads, chunks,
+    length, heads, chunks, lines,
     FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, COLUMNS: tl.constexpr, SLICE: tl.constexpr,
     CHUNK: tl.constexpr, TOGETHER: tl.constexpr, KEEP: tl.constexpr, LIMIT: tl.constexpr,
     FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """The gradients of gates next to zero, in blocks that have any; queries and keys are features.
 
+    That there are any is rare, so that a program looks through the gates of AT_ONCE blocks.
+    """
+    BLOCK: tl.constexpr = TOGETHER * CHUNK
+    blocks, before = (chunks + TOGETHER - 1) // TOGETHER, tl.program_id(0) * AT_ONCE
+    each = before + tl.arange(0, AT_ONCE)
+    token = (each % blocks * BLOCK)[:, None] + tl.arange(0, BLOCK)[None, :]
+    gates = erase_in + (each // blocks).to(tl.int64)[:, None] * (chunks * CHUNK) + token
+    gates = tl.load(gates, mask=(each < lines * blocks)[:, None] & (token < length), other=1.0)
+    if tl.min(tl.min(tl.abs(gates), axis=1), axis=0) < LITTLE:
+        for one in range(tl.minimum(AT_ONCE, lines * blocks - before)):
+            little_gates(
+                before + one, queries, keys, values, erase_in, between_in, kept_in, remaining_in, notes_in, pages,
+                of_reads, of_pages, of_values, of_erase,
+                q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, r_b, r_t, r_h,
+                length, heads, chunks, blocks,
+                FEATURES, SIZE, VALUES, COLUMNS, SLICE, CHUNK, TOGETHER, KEEP, LIMIT, FINE, ROUGH,
+            )  # fmt: skip
+
+
+@triton.jit
+def little_gates(
+    program, queries, keys, values, erase_in, between_in, kept_in, remaining_in, notes_in, pages,
+    of_reads, of_pages, of_values, of_erase,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, r_b, r_t, r_h,
+    length, heads, chunks, blocks,
+    FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, COLUMNS: tl.constexpr, SLICE: tl.constexpr,
+    CHUNK: tl.constexpr, TOGETHER: tl.constexpr, KEEP: tl.constexpr, LIMIT: tl.constexpr,
+    FINE: tl.constexpr, ROUGH: tl.constexpr,
+):  # fmt: skip
+    """The same of one block, if it has any.
+
     Such a gate is worth the overlap of value − recall with the gradient of what T was given, both found again:
 
         of what T was given, at j:  k_j dS + Σ_{i ≥ j} (q_i · k_j) o_i − Σ_{i > j} (k_i · k_j) dv_i
     """
     BLOCK: tl.constexpr = TOGETHER * CHUNK
-    program, blocks = tl.program_id(0), (chunks + TOGETHER - 1) // TOGETHER
     block, line = program % blocks, program // blocks
     row, head, first = line // heads, line % heads, block * BLOCK
     number = tl.arange(0, BLOCK)

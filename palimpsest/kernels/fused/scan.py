@@ -14,7 +14,7 @@ from torch import Tensor
 from ...gates import Gates
 from ...look import PRODUCTS, Look
 from ..trust import INTERPRETED
-from . import bands
+from . import bands, block_kernels
 from . import scan_kernels as kernels
 from .buffer import Buffer, tensors_in
 from .decode import decode, short
@@ -30,6 +30,7 @@ from .tuned import tuned
 MOST = 256  # features, values
 BAND = bands.BAND.value  # columns
 WOVEN = bands.WOVEN.value  # tokens of a chunk whose notes are saved as they were multiplied
+AT_ONCE = block_kernels.AT_ONCE.value  # blocks
 
 
 @dataclass(frozen=True)
@@ -414,10 +415,11 @@ def little_gates(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_p
     queries, keys, values, *_ = tensors
 
     def way() -> Way:
-        numbers = (*strides(queries, keys, values, of_reads), p.shape.length, p.shape.heads, p.chunks)
+        numbers = (*strides(queries, keys, values, of_reads), p.shape.length, p.shape.heads, p.chunks, p.lines)
         constants = p.common("LOOK", "WIDTH") | {"VALUES": p.shape.values, "COLUMNS": BAND}
         constants |= {"SLICE": p.settings.columns, "TOGETHER": p.together}
-        return Way((p.lines * p.blocks, 1, 1), numbers, constants, p.settings.gradient_warps, stages=1)
+        grid = (-(-p.lines * p.blocks // AT_ONCE), 1, 1)
+        return Way(grid, numbers, constants, p.settings.gradient_warps, stages=1)
 
     given = queries, keys, values, ready.erase, ready.between, ready.kept, ready.remaining, *saved
     launch(p.known, "little gates", kernels.little_gates_kernel, (*given, of_reads, of_pages, of_values, of_erase), way)
