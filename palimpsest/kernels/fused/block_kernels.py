@@ -13,8 +13,8 @@ and writes, for bfloat16, and for features that are not made by products; everyt
 tokens and features are in woven order here (bands.py), until they are stored.
 
 Tiles have 64 rows, which on Hopper groups of warps multiply without a register for what they read: only so there is
-room for the sums of two chunks. Some Tritons get such products wrong (scan_kernels.py); these are tried on a device
-before they are trusted.
+room for the sums of two chunks. Triton gets such products wrong in other loops (scan_kernels.py), in this one it does
+not; whether it does is tried on a device before the kernel is trusted.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -166,7 +166,8 @@ def little_gates_kernel(
 ):  # fmt: skip
     """The gradients of gates next to zero, in blocks that have any; queries and keys are features.
 
-    That there are any is rare, so that a program looks through the gates of AT_ONCE blocks.
+    That there are any is rare, so that a program looks through the gates of AT_ONCE blocks. It must not have the four
+    warps of a group: Triton 3.6 loses track of addresses in loops like these (scan_kernels.py).
     """
     BLOCK: tl.constexpr = TOGETHER * CHUNK
     blocks, before = (chunks + TOGETHER - 1) // TOGETHER, tl.program_id(0) * AT_ONCE

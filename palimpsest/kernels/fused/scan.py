@@ -419,7 +419,7 @@ def little_gates(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_p
         constants = p.common("LOOK", "WIDTH") | {"VALUES": p.shape.values, "COLUMNS": BAND}
         constants |= {"SLICE": p.settings.columns, "TOGETHER": p.together}
         grid = (-(-p.lines * p.blocks // AT_ONCE), 1, 1)
-        return Way(grid, numbers, constants, p.settings.gradient_warps, stages=1)
+        return Way(grid, numbers, constants, warps=2, stages=1)  # four would be a group, and products wrong
 
     given = queries, keys, values, ready.erase, ready.between, ready.kept, ready.remaining, *saved
     launch(p.known, "little gates", kernels.little_gates_kernel, (*given, of_reads, of_pages, of_values, of_erase), way)
