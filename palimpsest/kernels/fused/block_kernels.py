@@ -25,7 +25,7 @@ from .bands import WOVEN, weave, where_multiplied, woven
 from .chunk import diagonal
 from .features import holding
 from .products import product
-from .tiles import LITTLE, back, first_of, slope_of, tile_at
+from .tiles import NOTHING, back, first_of, slope_of, tile_at
 
 AT_ONCE = tl.constexpr(16)  # blocks whose gates a program of `little_gates` looks through
 
@@ -149,7 +149,7 @@ def block_gradients_kernel(
     tl.store(of_keys + on_raw, of_k.to(of_keys.dtype.element_ty), mask=exist)
 
     beta = tl.load(erase_in + at + place, mask=inside, other=1.0)
-    of_beta = noted / tl.where(tl.abs(beta) < LITTLE, 1.0, beta * beta)
+    of_beta = noted / tl.where(tl.abs(beta) < NOTHING, 1.0, beta * beta)
     of_beta *= slope_of(beta, LIMIT)
     tl.store(of_erase + token + place * heads, of_beta.to(of_erase.dtype.element_ty), mask=inside)
 
@@ -175,7 +175,7 @@ def little_gates_kernel(
     token = (each % blocks * BLOCK)[:, None] + tl.arange(0, BLOCK)[None, :]
     gates = erase_in + (each // blocks).to(tl.int64)[:, None] * (chunks * CHUNK) + token
     gates = tl.load(gates, mask=(each < lines * blocks)[:, None] & (token < length), other=1.0)
-    if tl.min(tl.min(tl.abs(gates), axis=1), axis=0) < LITTLE:
+    if tl.min(tl.min(tl.abs(gates), axis=1), axis=0) < NOTHING:
         for one in range(tl.minimum(AT_ONCE, lines * blocks - before)):
             little_gates(
                 before + one, queries, keys, values, erase_in, between_in, kept_in, remaining_in, notes_in, pages,
@@ -210,7 +210,7 @@ def little_gates(
     inside, there = place < length - first, number < (chunks - TOGETHER * block) * CHUNK
     at = (line * chunks + TOGETHER * block).to(tl.int64) * CHUNK
     beta = tl.load(erase_in + at + place, mask=inside, other=1.0)
-    little = tl.abs(beta) < LITTLE
+    little = tl.abs(beta) < NOTHING
     if tl.max(little.to(tl.int32), axis=0) > 0:
         token = (row * length + first).to(tl.int64) * heads + head
         v_base = first_of(values, row, head, first, v_b, v_t, v_h)

@@ -39,6 +39,7 @@ from .tiles import (
     KEYS,
     KEYS_LEFT,
     LITTLE,
+    NOTHING,
     QUERIES,
     back,
     fade_at,
@@ -463,7 +464,7 @@ def gradients_kernel(
     if ERASE:
         base = first_of(erase, row, head, first, erase_b, erase_t, erase_h)
         beta = gate_of(base, erase_t, place, inside, LIMIT)
-        little = tl.abs(beta) < LITTLE
+        little = tl.abs(beta) < (NOTHING if OPENED else LITTLE)
         some = SLICE == 0  # of others, `little_gates` finds what is asked for here
         if FINE == "split" and SLICE == 0:  # notes tell what gates are worth, unless some erase next to nothing
             some = tl.max((little & inside).to(tl.int32), axis=0) > 0

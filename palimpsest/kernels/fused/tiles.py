@@ -8,7 +8,8 @@ from .elementary import sigmoid
 from .features import features, raw_gradient
 from .products import product
 
-LITTLE = tl.constexpr(1 / 64)  # of a gate: what it multiplies is not to be found by dividing by it
+LITTLE = tl.constexpr(1 / 64)  # of a gate that erases: what that took away is not to be found by dividing by it
+NOTHING = tl.constexpr(2.0**-30)  # … and of one that erases and writes, as all of a note is as small as it
 QUERIES, KEYS, KEYS_LEFT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what `prepare` dims by feature
 
 
