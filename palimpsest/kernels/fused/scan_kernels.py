@@ -3,7 +3,8 @@
     prepare     all chunks side by side: T = (I + A)⁻¹, how much of each note each read sees, and what is kept
     carry       chunk after chunk: notes = T (write · value − erase · recall), the reads, the page
     carry_back  the same, last chunk first: the gradients of the page after each chunk, of what T was given, of values
-    gradients   all chunks side by side: everything else, from the pages before and their gradients after each chunk
+    gradients   all chunks side by side: everything else, from the pages before and their gradients after each chunk;
+                those of wide heads that keep all two at a time (block_kernels.py)
 
 Where keys are counted, a page has one column more than there are values, PAGE = VALUES + 1, in which every key writes a
 one. Those ones are not in memory either, and what is read of that column, the mass, is written by itself.
