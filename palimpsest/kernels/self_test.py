@@ -216,7 +216,8 @@ def scans() -> Iterator[Case]:
     yield Case("memory_scan", "GatedSum, raw and counted", BACKENDS, counted, scan_counted, plain="chunked")
     raw = narrow | {"erase": torch.randn(few, generator=chance)}
     yield Case("memory_scan", "Delta, raw", BACKENDS, raw, scan_raw, plain="chunked", first=BOTH)
-    wider = addressed(WIDER, WIDE, few, chance) | {"erase": delta["erase"]}
+    closed = delta["erase"].where(delta["erase"] > 0.05, 0.0)  # some gates, whose gradients are found another way
+    wider = addressed(WIDER, WIDE, few, chance) | {"erase": closed}
     yield Case("memory_scan", "Delta, one gate", BACKENDS, wider, scan_by_one_gate, plain="chunked")
 
 
