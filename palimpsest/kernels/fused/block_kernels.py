@@ -31,8 +31,8 @@ AT_ONCE = tl.constexpr(16)  # blocks whose gates a program of `little_gates` loo
 
 
 @triton.jit
-def page_at(pages, start, SIZE: tl.constexpr, COLUMNS: tl.constexpr, SLICE: tl.constexpr):
-    """Some columns of a page, [COLUMNS, SIZE]."""
+def woven_page(pages, start, SIZE: tl.constexpr, COLUMNS: tl.constexpr, SLICE: tl.constexpr):
+    """Some columns of a page that was saved as it was multiplied, [COLUMNS, SIZE]; its features are woven."""
     column, feature = start + tl.arange(0, COLUMNS)[:, None], tl.arange(0, SIZE)[None, :]
     return tl.load(pages + where_multiplied(column, feature, SLICE, SLICE * SIZE, SLICE * WOVEN))
 
@@ -121,8 +121,8 @@ def block_gradients_kernel(
     of_system = tl.zeros((BLOCK, BLOCK), tl.float32)  # its diagonal: what notes are worth
     for start in tl.range(0, VALUES, COLUMNS, num_stages=STAGES):
         column = start + tl.arange(0, COLUMNS)
-        page = page_at(page_base, start, SIZE, COLUMNS, SLICE)
-        of_page = page_at(of_page_base, start, SIZE, COLUMNS, SLICE)
+        page = woven_page(page_base, start, SIZE, COLUMNS, SLICE)
+        of_page = woven_page(of_page_base, start, SIZE, COLUMNS, SLICE)
         coming = tile_at(r_base, r_t, place, column, inside, VALUES)
         fresh = tile_at(d_base, d_t, place, column, inside, VALUES)
         turned, lost = turned_at(notes, start, there, VALUES, COLUMNS, SLICE)
@@ -232,8 +232,8 @@ def little_gates(
         found = tl.zeros((BLOCK,), tl.float32)
         for start in tl.range(0, VALUES, COLUMNS, num_stages=1):
             column = start + tl.arange(0, COLUMNS)
-            recall = product(k, tl.trans(page_at(pages + page_base, start, SIZE, COLUMNS, SLICE)), ROUGH)
-            fresh = product(k, tl.trans(page_at(of_pages + page_base, start, SIZE, COLUMNS, SLICE)), ROUGH)
+            recall = product(k, tl.trans(woven_page(pages + page_base, start, SIZE, COLUMNS, SLICE)), ROUGH)
+            fresh = product(k, tl.trans(woven_page(of_pages + page_base, start, SIZE, COLUMNS, SLICE)), ROUGH)
             if KEEP == "heads":
                 recall, fresh = recall * kept[:, None], fresh * remaining[:, None]
             turned, lost = turned_at(notes, start, there, VALUES, COLUMNS, SLICE)

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from .bands import WOVEN, in_order, weave, where_multiplied, woven
-from .block_kernels import block_gradients_kernel, little_gates_kernel
+from .block_kernels import block_gradients_kernel, little_gates_kernel, woven_page
 from .carry_kernels import carry_back_kernel, carry_kernel
 from .chunk import (
     across_middle,
@@ -311,11 +311,11 @@ def page_at(
     pages, start, FEATURES: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, COLUMNS: tl.constexpr,
     SLICE: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of a saved page, [COLUMNS, SIZE]; one saved as it was multiplied, in slices, has woven features."""
-    column, feature = start + tl.arange(0, COLUMNS)[:, None], tl.arange(0, SIZE)[None, :]
+    """Some columns of a saved page, [COLUMNS, SIZE], in order or, where they were saved in slices, woven."""
     if SLICE > 0:
-        return tl.load(pages + where_multiplied(column, feature, SLICE, SLICE * SIZE, SLICE * WOVEN))
+        return woven_page(pages, start, SIZE, COLUMNS, SLICE)
     else:
+        column, feature = start + tl.arange(0, COLUMNS)[:, None], tl.arange(0, SIZE)[None, :]
         return tl.load(pages + (column * FEATURES + feature), mask=(feature < FEATURES) & (column < VALUES), other=0.0)
 
 
