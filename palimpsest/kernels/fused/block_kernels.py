@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from .bands import WOVEN, weave, where_multiplied, woven
-from .chunk import diagonal
+from .chunk import between_at, diagonal
 from .features import holding
 from .products import product
 from .tiles import NOTHING, back, first_of, slope_of, tile_at
@@ -156,7 +156,7 @@ def block_gradients_kernel(
 
 @triton.jit
 def little_gates_kernel(
-    queries, keys, values, erase_in, between_in, kept_in, remaining_in, notes_in, pages,
+    queries, keys, values, erase_in, logs_in, kept_in, remaining_in, notes_in, pages,
     of_reads, of_pages, of_values, of_erase,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, r_b, r_t, r_h,
     length, heads, chunks, lines,
@@ -178,7 +178,7 @@ def little_gates_kernel(
     if tl.min(tl.min(tl.abs(gates), axis=1), axis=0) < NOTHING:
         for one in range(tl.minimum(AT_ONCE, lines * blocks - before)):
             little_gates(
-                before + one, queries, keys, values, erase_in, between_in, kept_in, remaining_in, notes_in, pages,
+                before + one, queries, keys, values, erase_in, logs_in, kept_in, remaining_in, notes_in, pages,
                 of_reads, of_pages, of_values, of_erase,
                 q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, r_b, r_t, r_h,
                 length, heads, chunks, blocks,
@@ -188,7 +188,7 @@ def little_gates_kernel(
 
 @triton.jit
 def little_gates(
-    program, queries, keys, values, erase_in, between_in, kept_in, remaining_in, notes_in, pages,
+    program, queries, keys, values, erase_in, logs_in, kept_in, remaining_in, notes_in, pages,
     of_reads, of_pages, of_values, of_erase,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, r_b, r_t, r_h,
     length, heads, chunks, blocks,
@@ -226,7 +226,7 @@ def little_gates(
         recalled = lower(product(k, tl.trans(k), FINE), place)
         if KEEP == "heads":
             tl.static_assert(TOGETHER == 1)
-            since = tl.load(between_in + at * CHUNK + (place[:, None] * CHUNK + place[None, :]))
+            since = between_at(logs_in, line * chunks + block, place, CHUNK)
             seen, recalled = seen * since, recalled * since
             kept, remaining = tl.load(kept_in + at + place), tl.load(remaining_in + at + place)
         found = tl.zeros((BLOCK,), tl.float32)

@@ -21,6 +21,7 @@ from .tiles import (
     KEYS_LEFT,
     QUERIES,
     fade_at,
+    first_in_line,
     first_of,
     gate_of,
     load_tile,
@@ -371,7 +372,7 @@ def carry_kernel(
             ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE,
         )  # fmt: skip
         if READS:
-            base = reads + token * VALUES + slice * COLUMNS
+            base = first_in_line(reads, row, head, first, length, heads, VALUES) + slice * COLUMNS
             offsets = place[:, None] * (heads * VALUES) + across[None, :]
             tl.store(base + offsets, as_tokens(found).to(reads.dtype.element_ty), mask=here)
             if PAGE > VALUES:
@@ -475,7 +476,7 @@ def carry_back_kernel(
                     base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
                     offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
                     store_for_products(base, offsets, fresh, here, VALUES, FINE)
-                base = of_values + token * VALUES + slice * COLUMNS
+                base = first_in_line(of_values, row, head, first, length, heads, VALUES) + slice * COLUMNS
                 offsets = place[:, None] * (heads * VALUES) + across[None, :]
                 tl.store(base + offsets, as_tokens(of_value.to(of_values.dtype.element_ty)), mask=here)
     at = line * parts + piece if SAVES else line * parts + piece - 1

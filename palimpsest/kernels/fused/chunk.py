@@ -7,6 +7,7 @@ from .elementary import exp
 from .products import product
 
 BLOCK = tl.constexpr(8)  # rows that are solved one after the other
+ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 
 
 @triton.jit
@@ -82,14 +83,40 @@ def diagonal(x):
 
 
 @triton.jit
-def between(logs, documents, CHUNK: tl.constexpr):
-    """What is left at token i of what was there at token j ≤ i: [i, j], 0 for the future and for other documents."""
-    place = tl.arange(0, CHUNK)
-    seen = (place[:, None] >= place[None, :]) & (documents[:, None] == documents[None, :])
-    most = logs.to(tl.float32)
-    rest = (logs - most).to(tl.float32)
+def not_less(logs):
+    """Log keep, all of it finite: sums and differences of it are then never infinite."""
+    return tl.where(logs < ALL_GONE, ALL_GONE, logs)
+
+
+@triton.jit
+def logs_of(base, step, inside, CHUNK: tl.constexpr):
+    """Sums of log keep since the chunk's start, in two numbers: what float32 keeps of float64, and what it loses."""
+    logs = tl.load(base + tl.arange(0, CHUNK) * step, mask=inside, other=0.0).to(tl.float32)
+    sums = tl.cumsum(not_less(logs).to(tl.float64), axis=0)
+    most = sums.to(tl.float32)
+    return most, (sums - most).to(tl.float32)
+
+
+@triton.jit
+def until_end(most, rest, CHUNK: tl.constexpr):
+    """What is left of each token at the end of its chunk."""
+    last = tl.arange(0, CHUNK) == CHUNK - 1
+    last_most, last_rest = tl.sum(tl.where(last, most, 0.0), axis=0), tl.sum(tl.where(last, rest, 0.0), axis=0)
+    return exp((last_most - most) + (last_rest - rest))
+
+
+@triton.jit
+def between(most, rest, place):
+    """What is left at token i of what was there at token j ≤ i: [i, j], 0 for the future."""
     logs = (most[:, None] - most[None, :]) + (rest[:, None] - rest[None, :])  # as exact as float32 can tell it
-    return exp(tl.where(seen, logs, float("-inf")))
+    return exp(tl.where(place[:, None] >= place[None, :], logs, float("-inf")))
+
+
+@triton.jit
+def between_at(logs, index, place, CHUNK: tl.constexpr):
+    """The same, from the sums that `prepare` wrote down for a chunk."""
+    at = logs + index.to(tl.int64) * (2 * CHUNK) + place
+    return between(tl.load(at), tl.load(at + CHUNK), place)
 
 
 @triton.jit

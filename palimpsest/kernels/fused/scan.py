@@ -217,7 +217,7 @@ class Ready(NamedTuple):
     erase: Tensor | None = None  # c, opened
     write: Tensor | None = None  # c, opened; None where there is none, or erase is also write
     seen: Tensor | None = None  # c c, how much of each note each read sees
-    between: Tensor | None = None  # c c, what is kept from one token to another
+    logs: Tensor | None = None  # 2 c, sums of log keep since the chunk's start: what float32 keeps of them, and loses
     kept: Tensor | None = None  # c, since the chunk's start; or k, of each feature from start to end
     remaining: Tensor | None = None  # c, until its end
     dimmed: Tensor | None = None  # 3 c k, features of queries and keys since the start, and of keys until the end
@@ -242,7 +242,7 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
     chunk, parts, page = p.settings.chunk, p.settings.parts, p.shape.page
     buffer, chunks = Buffer(), (p.lines, p.chunks)
     halves, kind = ((2,), torch.bfloat16) if p.precision.fine == "split" else ((), torch.float32)
-    saved, queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed = (None,) * 11
+    saved, queries, keys, solved, opened, into, seen, logs, kept, remaining, dimmed = (None,) * 11
     if x.saves and p.weaves:
         pages = buffer.room(p.lines, p.blocks, holding(count), holding(features), dtype=p.precision.saved)
         saved = Saved(buffer.room(*chunks, *halves, holding(count), chunk, dtype=kind), pages)
@@ -258,7 +258,7 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
         if p.looks_ahead:
             queries, keys = (buffer.room(rows, length, heads, features, dtype=x.values.dtype) for _ in range(2))
     if p.keep == "heads":
-        between = buffer.room(*chunks, chunk, chunk)
+        logs = buffer.room(*chunks, 2, chunk)
         kept, remaining = (buffer.room(*chunks, chunk) for _ in range(2))
     if p.keep == "features":
         kept = buffer.room(*chunks, features)
@@ -266,7 +266,7 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
     starts = buffer.room(p.lines, parts, features, page) if parts > 1 else None
     turns = parts > 2 and not (x.erase is None and p.keep == "all")  # between the first and the last are others
     turning = buffer.room(p.lines, parts - 1, features, features) if turns else None
-    ready = Ready(queries, keys, solved, opened, into, seen, between, kept, remaining, dimmed)
+    ready = Ready(queries, keys, solved, opened, into, seen, logs, kept, remaining, dimmed)
     return buffer, Hidden(saved, ready, starts, turning)
 
 
@@ -385,7 +385,7 @@ def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass
 
     arguments = (
         queries, keys, values, log_keep, erase, write, matrix,
-        ready.queries, ready.keys, ready.solved, ready.seen, ready.between, ready.kept, ready.remaining, *saved,
+        ready.queries, ready.keys, ready.solved, ready.seen, ready.logs, ready.kept, ready.remaining, *saved,
         of_reads, of_mass, of_fresh, of_pages,
         of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     )  # fmt: skip
@@ -421,7 +421,7 @@ def little_gates(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_p
         grid = (-(-p.lines * p.blocks // AT_ONCE), 1, 1)
         return Way(grid, numbers, constants, warps=2, stages=1)  # four would be a group, and products wrong
 
-    given = queries, keys, values, ready.erase, ready.between, ready.kept, ready.remaining, *saved
+    given = queries, keys, values, ready.erase, ready.logs, ready.kept, ready.remaining, *saved
     launch(p.known, "little gates", kernels.little_gates_kernel, (*given, of_reads, of_pages, of_values, of_erase), way)
 
 

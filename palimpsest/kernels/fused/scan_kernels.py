@@ -25,12 +25,16 @@ from .carry_kernels import carry_back_kernel, carry_kernel
 from .chunk import (
     across_middle,
     between,
+    between_at,
     diagonal,
     inverse,
     kept_over,
     later_half,
+    logs_of,
+    not_less,
     overlaps_by_feature,
     towards_middle,
+    until_end,
 )
 from .elementary import exp
 from .features import holding, in_shares
@@ -68,41 +72,14 @@ __all__ = [
     "prepare_kernel",
 ]
 
-ALL_GONE = tl.constexpr(-128.0)  # exp of which is 0 in float32
 SHARE = tl.constexpr(64)  # of many features, those that a warp of `prepare` multiplies
 PIECE = tl.constexpr(64)  # … and, if they are ready, those that it has at a time
 
 
 @triton.jit
-def logs_of(base, step, inside, CHUNK: tl.constexpr):
-    """Sums of log keep since the chunk's start, and how often the page was wiped since.
-
-    In float64: a difference of two sums must not lose what a great forgetting before both of them left of it.
-    """
-    logs = tl.load(base + tl.arange(0, CHUNK) * step, mask=inside, other=0.0).to(tl.float32)
-    wiped = logs == float("-inf")
-    sums = tl.cumsum(tl.where(wiped, 0.0, logs).to(tl.float64), axis=0)
-    return sums, tl.cumsum(wiped.to(tl.int32), axis=0)
-
-
-@triton.jit
 def logs_by_feature(base, step, inside, count, SIZE: tl.constexpr, CHUNK: tl.constexpr):
     """Log keep, [CHUNK, SIZE], all of it finite: sums over some tokens are products in which others count 0 times."""
-    logs = tile_of(base, step, inside, count, SIZE, CHUNK).to(tl.float32)
-    return tl.where(logs < ALL_GONE, ALL_GONE, logs)
-
-
-@triton.jit
-def since_start(logs, documents):
-    return tl.where(documents == 0, exp(logs.to(tl.float32)), 0.0)
-
-
-@triton.jit
-def until_end(logs, documents, CHUNK: tl.constexpr):
-    last = tl.arange(0, CHUNK) == CHUNK - 1
-    last_log = tl.sum(tl.where(last, logs, 0.0), axis=0)
-    last_document = tl.sum(tl.where(last, documents, 0), axis=0)
-    return tl.where(documents == last_document, exp((last_log - logs).to(tl.float32)), 0.0)
+    return not_less(tile_of(base, step, inside, count, SIZE, CHUNK).to(tl.float32))
 
 
 @triton.jit
@@ -167,7 +144,7 @@ def overlaps_of(
 @triton.jit
 def prepare_kernel(
     queries, keys, log_keep, erase, write, matrix,
-    queries_out, keys_out, solved, erase_out, write_out, seen_out, between_out, kept_out, remaining_out, dimmed_out,
+    queries_out, keys_out, solved, erase_out, write_out, seen_out, logs_out, kept_out, remaining_out, dimmed_out,
     q_b, q_t, q_h, k_b, k_t, k_h, keep_b, keep_t, keep_h, erase_b, erase_t, erase_h, write_b, write_t, write_h,
     length, heads, chunks,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
@@ -222,11 +199,12 @@ def prepare_kernel(
         if ERASE:
             recalled = seen_of(k, k, CHUNK, FINE)
     if KEEP == "heads":
-        logs, documents = logs_of(first_of(log_keep, row, head, first, keep_b, keep_t, keep_h), keep_t, inside, CHUNK)
-        since = between(logs, documents, CHUNK)
-        tl.store(between_out + at * CHUNK + (place[:, None] * CHUNK + place[None, :]), since)
-        tl.store(kept_out + at + place, since_start(logs, documents))
-        tl.store(remaining_out + at + place, until_end(logs, documents, CHUNK))
+        most, rest = logs_of(first_of(log_keep, row, head, first, keep_b, keep_t, keep_h), keep_t, inside, CHUNK)
+        since = between(most, rest, place)
+        tl.store(logs_out + 2 * at + place, most)
+        tl.store(logs_out + 2 * at + CHUNK + place, rest)
+        tl.store(kept_out + at + place, exp(most))
+        tl.store(remaining_out + at + place, until_end(most, rest, CHUNK))
         seen *= since
         if ERASE:
             recalled *= since
@@ -355,7 +333,7 @@ def back_through(tiles, index, x, place, CHUNK: tl.constexpr, PRECISION: tl.cons
 
 @triton.jit
 def recalled_by(
-    program, k, between_in, keep_base, keep_t, place, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    program, k, logs_in, keep_base, keep_t, place, inside, KEEP: tl.constexpr, FEATURES: tl.constexpr,
     SIZE: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """How much of each note before it a key recalls, [CHUNK, CHUNK]."""
@@ -369,7 +347,7 @@ def recalled_by(
     else:
         found = product(k, tl.trans(k), PRECISION)
         if KEEP == "heads":
-            found *= tl.load(between_in + program.to(tl.int64) * (CHUNK * CHUNK) + (row * CHUNK + column))
+            found *= between_at(logs_in, program, place, CHUNK)
     return tl.where(row > column, found, 0.0)
 
 
@@ -407,7 +385,7 @@ def worth_of_gate(
 @triton.jit
 def gradients_kernel(
     queries, keys, values, log_keep, erase, write, matrix,
-    queries_in, keys_in, solved, seen_in, between_in, kept_in, remaining_in,
+    queries_in, keys_in, solved, seen_in, logs_in, kept_in, remaining_in,
     notes_in, pages, of_reads, of_mass, of_fresh, of_pages,
     of_queries, of_keys, of_values, of_log_keep, of_erase, of_write,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h,
@@ -628,8 +606,7 @@ def gradients_kernel(
             of_logs += product(back_from_middle, by_query * q + by_key * k, FINE)
     else:
         if KEEP == "heads":
-            at = program.to(tl.int64) * (CHUNK * CHUNK)
-            since = tl.load(between_in + at + (place[:, None] * CHUNK + place[None, :]))
+            since = between_at(logs_in, program, place, CHUNK)
             of_seen *= since
             pairs = of_seen * product(q, tl.trans(k), FINE)
         of_q += product(of_seen, k, ROUGH)
@@ -674,7 +651,7 @@ def gradients_kernel(
                     LOOKED, LOOK, WIDTH, FEATURES, SIZE, CHUNK, SLICE,
                 )  # fmt: skip
                 recalled = recalled_by(
-                    program, k, between_in, keep_base, keep_t, place, inside, KEEP, FEATURES, SIZE, CHUNK, LEVELS, FINE
+                    program, k, logs_in, keep_base, keep_t, place, inside, KEEP, FEATURES, SIZE, CHUNK, LEVELS, FINE
                 )
                 kept, remaining = fades_of(
                     program, kept_in, remaining_in, keep_base, keep_t, place, inside, KEEP, FEATURES, SIZE, CHUNK, FINE
