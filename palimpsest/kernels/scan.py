@@ -60,6 +60,9 @@ def memory_scan(
     arithmetic is done in the type of the memory, at least float32, but for the products of the fused form, which
     are as exact as the type of the values lets them be seen; reads come back in the type of the values.
     """
+    if backend == "fused" and not torch.compiler.is_compiling() and HAS_TRITON and chunk is None:
+        if found := fused_form().scan_again(queries, keys, values, gates, memory, look):
+            return found
     reads, after, _, _ = scanned(queries, keys, values, gates, memory, None, look, backend, chunk)
     return reads, after
 
