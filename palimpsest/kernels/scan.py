@@ -60,8 +60,8 @@ def memory_scan(
     arithmetic is done in the type of the memory, at least float32, but for the products of the fused form, which
     are as exact as the type of the values lets them be seen; reads come back in the type of the values.
     """
-    fused_for_sure = HAS_TRITON and chunk is None and (backend == "fused" or (backend is None and known_good(queries)))
-    if fused_for_sure and not torch.compiler.is_compiling():
+    fused_for_sure = HAS_TRITON and (backend == "fused" or (backend is None and known_good(queries))) and chunk is None
+    if fused_for_sure and torch.is_grad_enabled() and not torch.compiler.is_compiling():
         found = fused_form().scan_again(queries, keys, values, gates, memory, look)
         if found is not None:
             return found

@@ -17,7 +17,7 @@ from .buffer import Buffer, tensors_in
 from .features import holding
 from .habits import Habit, Repeatable, accustom, again
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, product_dtype, room_of
-from .operation import Operation
+from .operation import Operation, watched
 from .repeating import RECORDING, Recording, Some, repeated, there
 from .tuned import tuned
 
@@ -89,7 +89,7 @@ def attend(
     vectors = (None, None) if persistent is None else persistent
     tensors = (queries, keys, values, places, table, bias, mask, *vectors, empty)
     given, habits = there(tensors), None
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if torch.is_grad_enabled() and not watched():
         habits = habits_of(tensors, dtype, reach, dropout, settings)
         if found := again(habits, given):
             return found[0]

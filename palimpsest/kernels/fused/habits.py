@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .operation import Operation, followed, watched
+from .operation import Operation, followed
 from .repeating import GUARDS, Recording, Some, there
 
 SAME: Any = getattr(GUARDS, "TensorGuards", None)  # where torch has none, there are no habits
@@ -141,8 +141,8 @@ def again(habits: list[Habit], given: Sequence[Tensor]) -> tuple[Tensor, ...] | 
 
 
 def accustom(habits: list[Habit], repeatable: Repeatable, given: Sequence[Tensor], inputs: tuple) -> None:
-    """Makes a habit of what was just done with these inputs, if they are what was given."""
-    if SAME is None or watched() or not same(given, there(inputs[: repeatable.operation.tensors])):
+    """Makes a habit of what was just done with these inputs, if they are what was given; nobody is to follow it."""
+    if SAME is None or not same(given, there(inputs[: repeatable.operation.tensors])):
         return
     recording = repeatable.there(*inputs)
     if recording and ready_for(recording, given) and not any(each.fits(*given) for each in habits):

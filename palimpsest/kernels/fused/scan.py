@@ -21,7 +21,7 @@ from .decode import decode, short
 from .features import holding
 from .habits import Habit, Repeatable, accustom, again, same
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
-from .operation import Operation
+from .operation import Operation, watched
 from .parts import way_between
 from .products import PRECISIONS, Precision
 from .repeating import RECORDING, Recording, repeated
@@ -632,9 +632,7 @@ def given_to(queries, keys, values, gates, memory, look) -> list[Tensor]:
 
 
 def scan_again(queries, keys, values, gates, memory, look) -> tuple[Tensor, ...] | None:
-    """Reads and the last page, where the same was done before with tensors of the same layout."""
-    if not torch.is_grad_enabled():
-        return None
+    """Reads and the last page, where the same was done before with tensors of the same layout; with gradients only."""
     habits = habits_of(gates, memory, look)
     return again(habits, given_to(queries, keys, values, gates, memory, look)) if habits else None
 
@@ -648,7 +646,7 @@ def scan(
     elsewhere that means nothing.
     """
     log_keep, erase, write, limit = gates
-    given = given_to(queries, keys, values, gates, memory, look)
+    first = queries, keys, values, gates, memory, look
     shared = erase is not None and erase is write
     queries, keys, values = in_line(queries), in_line(keys), in_line(values)
     if log_keep is not None and log_keep.ndim == 4:
@@ -667,8 +665,8 @@ def scan(
         tensors = queries, keys, values, log_keep, erase, None if shared else write, memory, matrix
         repeatable, inputs = REPEATABLE, (*tensors, *about[2:], limit or 0.0, shared, counts, saves)
     reads, last, *mass = repeatable.operation(*inputs)
-    if saves and not counts:
-        accustom(habits_of(gates, memory, look), repeatable, given, inputs)
+    if saves and not counts and not watched():
+        accustom(habits_of(*first[3:]), repeatable, given_to(*first), inputs)
     return reads, last, mass[0] if mass else None
 
 
