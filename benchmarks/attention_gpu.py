@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
+from palimpsest.attention.spans import shares
 from palimpsest.kernels import attention_blocked
 from palimpsest.kernels.fused import attention
 from palimpsest.kernels.fused.attention import Launch, Settings
@@ -97,8 +98,7 @@ class Row:
     def mask(self, given: dict[str, Tensor], reach: int) -> Tensor | None:
         if self.limit is None:
             return None
-        away = torch.arange(reach, device="cuda")
-        return ((given["spans"][:, None].clamp(0, 1) * self.limit - away) / RAMP + 1).clamp(0, 1)
+        return shares(given["spans"], self.limit, RAMP, reach)
 
     def ready(self, attend: Callable[[dict[str, Tensor]], Tensor], names: tuple[str, ...] = ()) -> Passes:
         """Passes that give the reads, and the gradients of the inputs of these names, or of all."""

@@ -24,6 +24,7 @@ from measuring import surroundings
 from torch import Tensor
 from triton.runtime import driver
 
+from palimpsest.attention.spans import shares
 from palimpsest.gates import Gates
 from palimpsest.kernels import linear_cross_entropy, memory_scan, relative_attention, short_convolution
 from palimpsest.kernels.fused import (
@@ -117,6 +118,11 @@ def attended(queries, keys, values, places, table, bias) -> Tensor:
     return relative_attention(queries, keys, values, relative=Relative(places, table, bias), backend="fused")
 
 
+def spanned(queries, keys, values, table, ratios) -> Tensor:
+    relative, mask = Relative(None, table, None), shares(ratios, 64, 32, 64)
+    return relative_attention(queries, keys, values, relative=relative, mask=mask, backend="fused")
+
+
 def scored(hidden, weight, bias) -> Tensor:
     targets = torch.zeros(len(hidden), dtype=torch.int64)
     return linear_cross_entropy(hidden, weight, bias, targets, backend="fused")
@@ -143,6 +149,7 @@ def runs() -> dict[str, Run]:
         "delta, ELU on chip": there_and_back(looked, q, k, v, beta),
         "gated delta": there_and_back(scanned, q, k, v, beta, log_keep),
         "relative attention": there_and_back(attended, q, k, v, places, table, bias),
+        "adaptive spans": there_and_back(spanned, q, k, v, table, torch.rand(8).requires_grad_()),
         "cross-entropy": there_and_back(scored, draw(64, 64), draw(256, 64), draw(256)),
         "short convolution": there_and_back(convolved, draw(2, 64, 128), draw(2, 3, 128), draw(128, 4)),
         "one token of delta, no gradient": decoded(),

@@ -179,6 +179,43 @@ class Reading:
         return self.numbers.tolist()
 
 
+def shares(ratios: Tensor, limit: int, ramp: int, distances: int) -> Tensor:
+    """The share `h r` that heads with spans of these parts of the limit have of each distance."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or not ratios.requires_grad:
+        return faded(ratios, limit, ramp, distances).clamp(0, 1)
+    # what Function.apply does before is for transforms of functions
+    return super(torch.autograd.Function, Shares).apply(ratios, limit, ramp, distances)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def faded(ratios: Tensor, limit: int, ramp: int, distances: int) -> Tensor:
+    """Before it is held between nothing and the whole."""
+    spans = (ratios.clamp(0, 1) * limit).unsqueeze(1)
+    return (spans - torch.arange(distances, device=ratios.device)) / ramp + 1
+
+
+class Shares(torch.autograd.Function):
+    """With a gradient of few operations: they are so small that the host takes longer for each than a device."""
+
+    @staticmethod
+    def forward(ctx, ratios, limit, ramp, distances):
+        raw = faded(ratios, limit, ramp, distances)
+        ctx.save_for_backward(ratios, raw)
+        ctx.slope = limit, ramp
+        return raw.clamp(0, 1)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        (ratios, raw), (limit, ramp) = ctx.saved_tensors, ctx.slope
+        of_spans = (of_held(grads[0], raw) / ramp).sum(1)
+        return of_held(of_spans * limit, ratios), None, None, None
+
+
+def of_held(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of what is held between 0 and 1, which are among the numbers that have one, but not for hardtanh."""
+    kind = torch.finfo(x.dtype)
+    return torch.ops.aten.hardtanh_backward(grad, x, -kind.tiny, 1 + kind.eps)
+
+
 class AdaptiveSpans(SpanModule):
     """Windows are whole numbers, read off the device after a step and not within one."""
 
@@ -194,9 +231,8 @@ class AdaptiveSpans(SpanModule):
         nn.init.constant_(self.ratio, self.spec.initial)
 
     def mask(self, heads: slice | list[int], distances: int) -> Tensor:
-        away = torch.arange(distances, device=self.ratio.device)
-        span = self.ratio[heads, None].clamp(0, 1) * self.spec.limit
-        return ((span - away) / self.spec.ramp + 1).clamp(0, 1)
+        ratios = self.ratio if heads == slice(None) else self.ratio[heads]
+        return shares(ratios, self.spec.limit, self.spec.ramp, distances)
 
     def groups(self) -> list[HeadGroup]:
         self.refresh()

@@ -15,9 +15,10 @@ from ..trust import INTERPRETED
 from . import attention_kernels as kernels
 from .buffer import Buffer, tensors_in
 from .features import holding
+from .habits import Habit, Repeatable, accustom, again
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, product_dtype, room_of
-from .operation import Operation
-from .repeating import Some, repeated
+from .operation import Operation, watched
+from .repeating import RECORDING, Recording, Some, repeated, there
 from .tuned import tuned
 
 WIDEST = 256  # of a head's keys and values
@@ -86,11 +87,17 @@ def attend(
     device, dtype = queries.device, product_dtype(queries)
     places, table, bias = (None, None, None) if relative is None else relative
     vectors = (None, None) if persistent is None else persistent
+    tensors = (queries, keys, values, places, table, bias, mask, *vectors, empty)
+    given, habits = there(tensors), None
+    if torch.is_grad_enabled() and not watched():
+        habits = habits_of(tensors, dtype, reach, dropout, settings)
+        if found := again(habits, given):
+            return found[0]
     if settings is None:
         width = max(queries.shape[-1], values.shape[-1])
         settings = settings_for(width, dtype, room_of(device))
-    return relative_attention(
-        *(None if x is None else multiplied(x, dtype) for x in (queries, keys, values, places, table)),
+    inputs = (
+        *(None if x is None else multiplied(x, dtype) for x in tensors[:5]),
         *(None if x is None else x.float() for x in (bias, mask)),
         *(None if x is None else multiplied(x, dtype) for x in vectors),
         empty,
@@ -98,7 +105,16 @@ def attend(
         reach,
         dropout,
         settings.numbers(),
-    )[0]
+    )
+    (reads,) = relative_attention(*inputs)
+    if habits is not None:
+        accustom(habits, REPEATABLE, given, inputs)
+    return reads
+
+
+def habits_of(tensors: Some, *about) -> list[Habit]:
+    """Of passes with gradients, by all that is said beside tensors."""
+    return known_of(("habits", *[x is None for x in tensors[3:]], *about)).setdefault("habits", [])
 
 
 def multiplied(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -334,3 +350,18 @@ def gradient_of_vectors(p: Problem, given: Given, coming: tuple, lse: Tensor, do
 
 
 relative_attention = Operation("relative_attention", INPUTS, forward, backward, results, learned=LEARNED, kept_from=0)
+
+
+def recorded(*inputs) -> Recording | None:
+    return known_about(inputs[: len(NAMES)], inputs[len(NAMES) :]).get(RECORDING)
+
+
+def recorded_back(grads, kept, *inputs) -> Recording | None:
+    """None, too, where the gradient does not come as the kernels take it, or those of vectors have to be added up."""
+    tensors, about, (grad,) = inputs[: len(NAMES)], inputs[len(NAMES) :], grads
+    arrived = multiplied(grad, grad.dtype)
+    usual = tensors[7] is None and arrived is grad
+    return known_about((*tensors, grad, kept[0]), about).get(RECORDING) if usual else None
+
+
+REPEATABLE = Repeatable(relative_attention, recorded, recorded_back)

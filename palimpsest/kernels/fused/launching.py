@@ -100,9 +100,9 @@ class Compiled:
 
     def stream(self) -> int | None:
         """Where to launch straight; None where somebody follows launches, or another device is at hand."""
-        for hook in (self.knobs.launch_enter_hook, self.knobs.launch_exit_hook):
-            if getattr(hook, "calls", hook):  # one, or a list of them
-                return None
+        enter, leave = self.knobs.launch_enter_hook, self.knobs.launch_exit_hook
+        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):  # one, or a list of them
+            return None
         return self.current_stream(self.device) if self.current_device() == self.device else None
 
 

@@ -15,11 +15,12 @@ Made = Sequence[Any]  # tensors, and None for whatever there is none of
 
 def watched() -> bool:
     """Whether torch has to see our operations as such: it compiles, transforms, or a mode follows whatever is done."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-    )
+    return torch.compiler.is_compiling() or followed()
+
+
+def followed() -> bool:
+    """The same, where it does not compile."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._are_functorch_transforms_active()
 
 
 class Operation:

@@ -67,19 +67,26 @@ class Step(NamedTuple):
 
 
 class Recording:
-    """What was launched, and for which tensors."""
+    """What was launched, and for which tensors; of those that were None nothing is said, and they are not counted."""
 
     def __init__(self, given: Some, own: Some, made: int, launched: list[tuple[Compiled, Sequence]]):
         """Of our own tensors so many were made now."""
         self.stream = launched[0][0].stream
-        self.made = [None if x is None else (tuple(x.shape), x.stride(), x.dtype) for x in own[-made:]]
+        self.filled = [x is not None for x in own[-made:]]
+        self.made = [(tuple(x.shape), x.stride(), x.dtype) for x in there(own[-made:])]
+        given, own = there(given), there(own)
         self.steps = [step_of(compiled, arguments, given, own) for compiled, arguments in launched]
-        self.empty = empty_on(next(x.device for x in given if x is not None))
+        self.empty = empty_on(given[0].device)
 
     def again(self, given: Some, stream: int) -> Some:
+        made = iter(self.launch([x.data_ptr() for x in there(given)], stream))
+        return [next(made) if filled else None for filled in self.filled]
+
+    def launch(self, starts: list[int], stream: int) -> list[Tensor]:
+        """What is made, where all that is given starts at these addresses."""
         empty = self.empty
-        made = [None if each is None else empty(*each) for each in self.made]
-        starts = [0 if x is None else x.data_ptr() for x in (*given, *made)]
+        made = [empty(*each) for each in self.made]
+        starts = [*starts, *[x.data_ptr() for x in made]]
         for run, told, addresses, stepped in self.steps:
             told = told.copy()
             told[STREAM] = stream
@@ -91,7 +98,11 @@ class Recording:
         return made
 
 
-def step_of(compiled: Compiled, arguments: Sequence, given: Some, own: Some) -> Step:
+def there(tensors: Some) -> list[Tensor]:
+    return [x for x in tensors if x is not None]
+
+
+def step_of(compiled: Compiled, arguments: Sequence, given: list[Tensor], own: list[Tensor]) -> Step:
     if compiled.straight is None:
         raise Unknown
     run, grid, told = compiled.straight
@@ -109,7 +120,7 @@ def step_of(compiled: Compiled, arguments: Sequence, given: Some, own: Some) -> 
     return step
 
 
-def place_of(x: Tensor, given: Some, own: Some) -> tuple[int, int]:
+def place_of(x: Tensor, given: list[Tensor], own: list[Tensor]) -> tuple[int, int]:
     """In which tensor, and how many bytes from its start: it is one that was given, or lies in one of our own.
 
     Those that were given may lie in one another, as they may not the next time.
@@ -119,7 +130,7 @@ def place_of(x: Tensor, given: Some, own: Some) -> tuple[int, int]:
             return number, 0
     at = x.data_ptr()
     for number, each in enumerate(own, len(given)):
-        if each is not None and each.data_ptr() <= at < each.data_ptr() + each.nbytes:
+        if each.data_ptr() <= at < each.data_ptr() + each.nbytes:
             return number, at - each.data_ptr()
     raise Unknown
 

@@ -14,17 +14,17 @@ from torch import Tensor
 from ...gates import Gates
 from ...look import PRODUCTS, Look
 from ..trust import INTERPRETED
-from . import bands, block_kernels
+from . import bands, block_kernels, sums
 from . import scan_kernels as kernels
 from .buffer import Buffer, tensors_in
 from .decode import decode, short
 from .features import holding
+from .habits import Habit, Repeatable, accustom, again, same
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
-from .operation import Operation
+from .operation import Operation, watched
 from .parts import way_between
 from .products import PRECISIONS, Precision
-from .repeating import repeated
-from .sums import memory_sum
+from .repeating import RECORDING, Recording, repeated
 from .tuned import tuned
 
 MOST = 256  # features, values
@@ -602,6 +602,41 @@ def shapes(*inputs) -> Sequence[Tensor | None]:
 memory_scan = Operation("memory_scan", INPUTS, scan_op, scan_back_op, shapes, learned=7, results=3, kept_from=3)
 
 
+def recorded(*inputs) -> Recording | None:
+    return known_about(inputs[:TENSORS], inputs[TENSORS:]).get(RECORDING)
+
+
+def recorded_back(grads, kept, *inputs) -> Recording | None:
+    """None, too, where gradients do not come as the kernels take them, or that of a memory has to be found."""
+    tensors, about = inputs[:TENSORS], inputs[TENSORS:]
+    arrived = arriving(tensors[2], about[-2], *grads)
+    usual = tensors[6] is None and same(arrived, grads)
+    return known_about((*tensors, *arrived), about).get(RECORDING) if usual else None
+
+
+REPEATABLE = Repeatable(memory_scan, recorded, recorded_back)
+
+
+def habits_of(gates: Gates, memory: Tensor | None, look: Look | None) -> list[Habit]:
+    """Of passes with gradients, by all that is said beside tensors."""
+    log_keep, erase, write, limit = gates
+    there = log_keep is None, erase is None, write is None, write is erase, memory is None
+    return known_of(("habits", look and (look.matrix is None, look[2:]), limit, there)).setdefault("habits", [])
+
+
+def given_to(queries, keys, values, gates, memory, look) -> list[Tensor]:
+    """Without what is None, or there twice."""
+    log_keep, erase, write, _ = gates
+    write, matrix = None if write is erase else write, look and look.matrix
+    return [x for x in (queries, keys, values, log_keep, erase, write, memory, matrix) if x is not None]
+
+
+def scan_again(queries, keys, values, gates, memory, look) -> tuple[Tensor, ...] | None:
+    """Reads and the last page, where the same was done before with tensors of the same layout; with gradients only."""
+    habits = habits_of(gates, memory, look)
+    return again(habits, given_to(queries, keys, values, gates, memory, look)) if habits else None
+
+
 def scan(
     queries, keys, values, gates, memory: Tensor | None, look: Look | None = None, counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -611,6 +646,7 @@ def scan(
     elsewhere that means nothing.
     """
     log_keep, erase, write, limit = gates
+    first = queries, keys, values, gates, memory, look
     shared = erase is not None and erase is write
     queries, keys, values = in_line(queries), in_line(keys), in_line(values)
     if log_keep is not None and log_keep.ndim == 4:
@@ -624,13 +660,14 @@ def scan(
             features = about.features(queries.shape[-1])
             memory = values.new_zeros(len(values), values.shape[2], features, values.shape[-1], dtype=torch.float32)
         return decode(queries, keys, values, log_keep, erase, write, memory, matrix, *about[2:], limit or 0.0, counts)
-    if sums_up(gates, about, counts):
-        return *memory_sum(queries, keys, values, memory), None
-    reads, last, mass = memory_scan(
-        queries, keys, values, log_keep, erase, None if shared else write, memory, matrix,
-        *about[2:], limit or 0.0, shared, counts, saves,
-    )  # fmt: skip
-    return reads, last, mass
+    repeatable, inputs = sums.REPEATABLE, (queries, keys, values, memory)
+    if not sums_up(gates, about, counts):
+        tensors = queries, keys, values, log_keep, erase, None if shared else write, memory, matrix
+        repeatable, inputs = REPEATABLE, (*tensors, *about[2:], limit or 0.0, shared, counts, saves)
+    reads, last, *mass = repeatable.operation(*inputs)
+    if saves and not counts and not watched():
+        accustom(habits_of(*first[3:]), repeatable, given_to(*first), inputs)
+    return reads, last, mass[0] if mass else None
 
 
 def in_line(x: Tensor) -> Tensor:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from . import sum_kernels as kernels
 from .features import holding
+from .habits import Repeatable, same
 from .launching import Way, known_of, launch, layout_of, once, processors_of, strides
 from .operation import Operation
 from .parts import way_between
 from .products import PRECISIONS, Precision
-from .repeating import repeated
+from .repeating import RECORDING, Recording, repeated
 from .tuned import tuned
 
 TENSORS = 4  # that the operation is given
@@ -155,11 +156,15 @@ def sum_op(*inputs) -> Sequence[Tensor | None]:
 
 
 def sum_back_op(grads, kept, *inputs) -> Sequence[Tensor | None]:
-    of_reads, of_last = grads
-    of_reads = torch.zeros_like(inputs[2]) if of_reads is None else of_reads
-    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
-    given = *inputs, of_reads, None if of_last is None else of_last.contiguous()
+    given = *inputs, *arriving(inputs[2], *grads)
     return repeated(known_about(given), given, backward, kept)[:-1]
+
+
+def arriving(values: Tensor, of_reads: Tensor | None, of_last: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Gradients as the kernels take them."""
+    of_reads = torch.zeros_like(values) if of_reads is None else of_reads
+    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
+    return of_reads, None if of_last is None else of_last.contiguous()
 
 
 def shapes(queries, keys, values, memory) -> list[Tensor | None]:
@@ -170,3 +175,15 @@ def shapes(queries, keys, values, memory) -> list[Tensor | None]:
 
 INPUTS = "Tensor queries, Tensor keys, Tensor values, Tensor? memory"
 memory_sum = Operation("memory_sum", INPUTS, sum_op, sum_back_op, shapes, learned=4, results=2, kept_from=2)
+
+
+def recorded(*inputs) -> Recording | None:
+    return known_about(inputs).get(RECORDING)
+
+
+def recorded_back(grads, kept, *inputs) -> Recording | None:
+    arrived = arriving(inputs[2], *grads)
+    return known_about((*inputs, *arrived)).get(RECORDING) if same(arrived, grads) else None
+
+
+REPEATABLE = Repeatable(memory_sum, recorded, recorded_back)
