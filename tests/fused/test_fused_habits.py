@@ -11,7 +11,10 @@ from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
 from palimpsest.kernels.fused import attention, habits, scan, sums
 from palimpsest.look import Look
 
-pytestmark = [interpreted, pytest.mark.skipif(habits.SAME is None, reason="torch has nothing to compare layouts with")]
+pytestmark = [
+    interpreted,
+    pytest.mark.skipif(not habits.compares(), reason="torch has nothing to compare layouts with"),
+]
 
 
 def delta(queries: Tensor, keys: Tensor, values: Tensor, gate: Tensor) -> tuple[Tensor, ...]:

@@ -5,8 +5,10 @@ the tensors with those of a habit at once, in less time than it takes to tell th
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from operator import is_
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +17,6 @@ from torch.autograd.function import once_differentiable
 from .operation import Operation, followed
 from .repeating import GUARDS, Recording, Some, there
 
-SAME: Any = getattr(GUARDS, "TensorGuards", None)  # where torch has none, there are no habits
 MOST = 16  # habits of one kind, and ways back of one habit
 ALIGNED = 16  # bytes: recordings of habits are of tensors that start at a multiple of them
 
@@ -75,7 +76,16 @@ class Habit:
 
 def fitting(tensors: Sequence[Tensor]) -> Fits:
     sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
-    return SAME(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    return GUARDS.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+
+
+@lru_cache
+def compares() -> bool:
+    """Whether torch has what compares layouts, and it does so; where it does not, there are no habits."""
+    one, other = torch.zeros(2), torch.zeros(3)
+    with suppress(Exception):  # it is torch's own, and may be another in another torch
+        return fitting([one])(torch.ones(2)) is True and fitting([one])(other) is False
+    return False
 
 
 def same(some: Some, others: Some) -> bool:
@@ -142,7 +152,7 @@ def again(habits: list[Habit], given: Sequence[Tensor]) -> tuple[Tensor, ...] | 
 
 def accustom(habits: list[Habit], repeatable: Repeatable, given: Sequence[Tensor], inputs: tuple) -> None:
     """Makes a habit of what was just done with these inputs, if they are what was given; nobody is to follow it."""
-    if SAME is None or not same(given, there(inputs[: repeatable.operation.tensors])):
+    if not compares() or not same(given, there(inputs[: repeatable.operation.tensors])):
         return
     recording = repeatable.there(*inputs)
     if recording and ready_for(recording, given) and not any(each.fits(*given) for each in habits):

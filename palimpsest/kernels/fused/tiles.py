@@ -34,7 +34,7 @@ def first_of(pointer, row, head, token, s_b, s_t, s_h):
 
 @triton.jit
 def first_in_line(pointer, row, head, token, length, heads, count: tl.constexpr):
-    """The same of a tensor in one piece, [rows, length, heads, count]: a step as large for each token saves registers."""
+    """The same of a tensor in one piece, [rows, length, heads, count]."""
     step = heads * count
     return pointer + row.to(tl.int64) * length * step + head * count + token.to(tl.int64) * step
 
