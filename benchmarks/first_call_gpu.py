@@ -3,13 +3,11 @@
     python benchmarks/first_call_gpu.py [--output FILE]
 
 A call is a forward and a backward pass in bfloat16, in a fresh process with empty caches. At its first use a kernel is
-tried against its definition, which compiles whatever the trial needs; then the call itself is compiled. The trial is
-told by itself, and so is a second process, which finds what the first one left. What torch takes to load and to find
-the device is in none of the numbers.
+tried against its definition, and what the trial needs is compiled, and what the scan is asked for beside it. A second
+process finds what the first one left. What torch takes to load and to find the device is in none of the numbers.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -35,10 +33,8 @@ class FirstCall:
 
     kernel: str
     shape: str
-    trial: float
-    call: float
-    trial_again: float  # in the next process
-    call_again: float
+    first: float
+    again: float  # in the next process
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -74,16 +70,16 @@ CALLS = {
 
 
 def apart(kernel: str) -> None:
-    """In a process of its own: prints the seconds of the trial and those of the call."""
+    """In a process of its own: prints the seconds of the call."""
     torch.zeros(1, device="cuda")
-    start = time.perf_counter()
-    if not trusted(kernel, torch.device("cuda", 0)):
-        raise SystemExit(f"{kernel} is not trusted here: `palimpsest doctor` tells why")
-    settled = time.perf_counter()
     call, sizes = CALLS[kernel]
+    start = time.perf_counter()
     call(*sizes).sum().backward()
     torch.cuda.synchronize()
-    print(json.dumps([settled - start, time.perf_counter() - settled]))
+    seconds = time.perf_counter() - start
+    if not trusted(kernel, torch.device("cuda", 0)):
+        raise SystemExit(f"{kernel} is not trusted here: `palimpsest doctor` tells why")
+    print(seconds)
 
 
 def measure(kernel: str) -> FirstCall:
@@ -91,8 +87,8 @@ def measure(kernel: str) -> FirstCall:
         caches = {"TRITON_CACHE_DIR": f"{folder}/triton", "PALIMPSEST_CACHE": f"{folder}/palimpsest"}
         command = [sys.executable, __file__, "--apart", kernel]
         told = [subprocess.check_output(command, env=os.environ | caches, text=True) for _ in range(2)]
-    first, again = (json.loads(each.splitlines()[-1]) for each in told)
-    return FirstCall(kernel, ",".join(map(str, CALLS[kernel][1])), *first, *again)
+    first, again = (float(each.splitlines()[-1]) for each in told)
+    return FirstCall(kernel, ",".join(map(str, CALLS[kernel][1])), first, again)
 
 
 def main() -> None:
@@ -109,8 +105,7 @@ def main() -> None:
     found = []
     for kernel in chosen.kernels:
         one = measure(kernel)
-        told = f"trial {one.trial:.1f} s, call {one.call:.1f} s; again {one.trial_again:.2f} s, {one.call_again:.2f} s"
-        print(f"{one.kernel:22} {one.shape:18} {told}", flush=True)
+        print(f"{one.kernel:22} {one.shape:18} {one.first:.1f} s, again {one.again:.2f} s", flush=True)
         found.append(asdict(one))
         save_so_far(chosen.output, {"measured": found})
     save(chosen.output, {"measured": found})

@@ -34,7 +34,7 @@ class Machine:
         self.triton("3.6.0")
         self.new_process()
 
-    def trials(self, kernel, device):
+    def trials(self, kernel, device, asked):
         self.tried.append((kernel, device))
         yield from self.found
 
@@ -85,8 +85,31 @@ def test_a_kernel_that_fails_is_not_used_and_every_process_says_so_once(machine,
     assert len(machine.tried) == 1
 
 
+def test_what_is_asked_for_is_handed_to_the_trial_and_to_no_one_later(machine, monkeypatch):
+    handed = []
+
+    def trials(kernel, device, asked):
+        handed.append(asked)
+        return [RIGHT]
+
+    monkeypatch.setattr(trust, "trials", trials)
+    assert all(trust.trusted("memory_scan", GPU, asked) for asked in (len, sum))
+    assert handed == [len]
+
+
+def test_what_is_asked_for_may_fail_while_it_is_rehearsed(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(self_test, "compile_ahead", lambda noted, device: compiled.append(noted))
+
+    def asked():
+        raise RuntimeError("as it will again, where it is told")
+
+    self_test.rehearse([], GPU, asked)
+    assert compiled == [[]]
+
+
 def test_a_trial_that_cannot_be_held_is_a_failure(machine, monkeypatch):
-    def no_trials(kernel, device):
+    def no_trials(kernel, device, asked):
         raise RuntimeError("nothing to compare with\nhere")
 
     monkeypatch.setattr(trust, "trials", no_trials)
@@ -167,7 +190,7 @@ def test_nothing_is_tried_while_torch_compiles_and_the_graph_stays_whole(machine
 def test_the_callers_modes_are_not_those_of_the_trial(machine, monkeypatch):
     modes = []
 
-    def trials(kernel, device):
+    def trials(kernel, device, asked):
         x = torch.ones(1, requires_grad=True)
         (x * x).backward()
         modes.append((x.grad.item(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))

@@ -172,9 +172,32 @@ def choose_backend(
     look: Look | None = None,
 ) -> str:
     possible = queries.is_cuda and why_not_fused(queries, keys, values, memory, look) is None
-    if possible and trusted(fused_form().kernel_for(queries, keys, values, gates, memory), queries.device):
-        return "fused"
+    if possible:
+        learns = torch.is_grad_enabled()
+        asked = partial(there_and_back, queries, keys, values, gates, memory, look, learns)
+        if trusted(fused_form().kernel_for(queries, keys, values, gates, memory), queries.device, asked):
+            return "fused"
     return "recurrent" if queries.shape[1] == 1 else "chunked"
+
+
+def there_and_back(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gates: Gates,
+    memory: Tensor | None,
+    look: Look | None,
+    learns: bool,
+) -> None:
+    """The fused form of this, with the gradients that somebody who learns could ask for."""
+    tensors = [x for x in (queries, keys, values, *gates[:3], memory) if x is not None]
+    given = {id(x): x.detach().requires_grad_(learns and x.requires_grad) for x in tensors}
+    queries, keys, values = (given[id(x)] for x in (queries, keys, values))
+    memory = None if memory is None else given[id(memory)]
+    gates = gates.each(lambda gate: given[id(gate)])
+    reads, _ = memory_scan(queries, keys, values, gates, memory, look=look, backend="fused")
+    if leaves := [x for x in given.values() if x.requires_grad]:
+        torch.autograd.grad(reads, leaves, reads.detach(), allow_unused=True)
 
 
 def why_not_fused(

@@ -160,11 +160,11 @@ def self_test(device: torch.device) -> Iterator[Trial]:
         yield from case.trials(backends, device)
 
 
-def fused_trials(kernel: str, device: torch.device) -> Iterator[Trial]:
-    """What a fused form is tried with before it is used."""
+def fused_trials(kernel: str, device: torch.device, asked: Callable[[], object] | None = None) -> Iterator[Trial]:
+    """What a fused form is tried with before it is used; what is asked of it then is compiled meanwhile."""
     chosen = [case for case in cases() if case.kernel == kernel]
     if device.type == "cuda":
-        rehearse(chosen, device)
+        rehearse(chosen, device, asked)
     for case in chosen:
         if torch.float32 in case.first:
             yield case.attempt("fused", device, case.expected())
@@ -172,9 +172,12 @@ def fused_trials(kernel: str, device: torch.device) -> Iterator[Trial]:
             yield case.attempt_in_half("fused", device)
 
 
-def rehearse(cases: Iterable[Case], device: torch.device) -> None:
+def rehearse(cases: Iterable[Case], device: torch.device, asked: Callable[[], object] | None) -> None:
     """Compile all that the first trials of these will need, side by side instead of one after the other."""
     with rehearsal() as noted:
+        if asked is not None:
+            with suppress(Exception):  # who asks will be told
+                asked()
         for case in cases:
             for dtype in case.first:
                 with suppress(Exception):  # the trial itself will tell

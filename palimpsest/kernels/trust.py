@@ -7,7 +7,7 @@ torch, Triton and kernels are the same; where it is bad, the plain form is used.
 import json
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -56,8 +56,10 @@ class Place:
             return None
 
 
-def trusted(kernel: str, device: torch.device) -> bool:
+def trusted(kernel: str, device: torch.device, asked: Callable[[], object] | None = None) -> bool:
     """Whether to use the fused form of a kernel on a GPU; the first time that this is asked, it is tried.
+
+    What it will then be asked for, `asked` does, so that this is compiled beside what the trial needs.
 
     While torch.compile looks on or a CUDA graph is recorded, nothing is tried, and what is not known to be bad is used.
     """
@@ -68,7 +70,7 @@ def trusted(kernel: str, device: torch.device) -> bool:
         return verdict
     if torch.cuda.is_current_stream_capturing():
         return trusted_unseen(kernel, device)
-    verdict = settle(kernel, device)
+    verdict = settle(kernel, device, asked)
     VERDICTS[kernel, device] = verdict
     return verdict
 
@@ -83,7 +85,7 @@ def trusted_unseen(kernel: str, device: torch.device) -> bool:
     return known
 
 
-def settle(kernel: str, device: torch.device) -> bool:
+def settle(kernel: str, device: torch.device, asked: Callable[[], object] | None) -> bool:
     choice = chosen()
     if choice is not None:
         return choice
@@ -92,7 +94,7 @@ def settle(kernel: str, device: torch.device) -> bool:
     if complaint is None:
         # in a thread of its own: the caller's autocast, no_grad, hooks and modes are not for us
         with ThreadPoolExecutor(1) as apart:
-            complaint = apart.submit(tried, kernel, device).result()
+            complaint = apart.submit(tried, kernel, device, asked).result()
         remember(place, complaint)
     if complaint:
         warnings.warn(
@@ -114,14 +116,14 @@ def chosen() -> bool | None:
     return CHOICES[choice]
 
 
-def trials(kernel: str, device: torch.device) -> Iterable[Any]:
+def trials(kernel: str, device: torch.device, asked: Callable[[], object] | None) -> Iterable[Any]:
     # by name, as the doors that are tried there ask us
-    return import_module(".self_test", __package__).fused_trials(kernel, device)
+    return import_module(".self_test", __package__).fused_trials(kernel, device, asked)
 
 
-def tried(kernel: str, device: torch.device) -> str:
+def tried(kernel: str, device: torch.device, asked: Callable[[], object] | None) -> str:
     try:
-        return complaints(trials(kernel, device))
+        return complaints(trials(kernel, device, asked))
     except Exception as error:  # whatever it is, nothing speaks for the kernel
         return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
 

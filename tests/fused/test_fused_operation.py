@@ -109,6 +109,27 @@ def test_a_rehearsal_notes_what_would_be_launched_there_and_back_and_launches_no
     assert torch.equal(elsewhere, door(*given)[0])
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_what_is_asked_for_is_compiled_beside_the_trial_there_and_back(learns):
+    from palimpsest.kernels.scan import there_and_back
+    from palimpsest.look import Look
+
+    shapes = [(2, 20, 2, 16)] * 3 + [(2, 20, 2)]
+    queries, keys, values, beta = (torch.randn(shape, device=DEVICE).requires_grad_() for shape in shapes)
+    asked = queries, keys, values, Gates(erase=beta, write=beta, limit=1.0), None, Look(map="Silu", scale="UnitNorm")
+    known_of.cache_clear()
+    with rehearsal() as expected, torch.set_grad_enabled(learns):
+        reads, _ = memory_scan(*asked[:5], look=asked[5], backend="fused")
+        if learns:
+            torch.autograd.grad(reads, (queries, keys, values, beta), torch.ones_like(reads))
+    known_of.cache_clear()
+    with rehearsal() as noted:
+        there_and_back(*asked, learns)
+    assert [each.kind for each in noted] == [each.kind for each in expected]
+    assert len(noted) == (4 if learns else 2)
+    assert all(x.grad is None for x in (queries, keys, values, beta))
+
+
 def test_what_was_noted_is_compiled_once_each_and_who_fails_stops_nobody(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     compiled = []

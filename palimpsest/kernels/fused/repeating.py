@@ -16,7 +16,7 @@ from .launching import LAUNCHED, Compiled
 Some = Sequence[Tensor | None]
 RECORDING = "recording"
 STREAM = 3  # where Triton's launcher is told of it: after the grid
-GUARDS = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 def repeated(known: dict[Hashable, Any], given: Some, work: Callable[..., Some], kept: Some = ()) -> Some:
