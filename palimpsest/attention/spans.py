@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..direct import direct, transformed
 from ..errors import UserError
 from ..spec import Spec
 
@@ -181,10 +182,9 @@ class Reading:
 
 def shares(ratios: Tensor, limit: int, ramp: int, distances: int) -> Tensor:
     """The share `h r` that heads with spans of these parts of the limit have of each distance."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or not ratios.requires_grad:
+    if torch.compiler.is_compiling() or transformed() or not ratios.requires_grad:
         return faded(ratios, limit, ramp, distances).clamp(0, 1)
-    # what Function.apply does before is for transforms of functions
-    return super(torch.autograd.Function, Shares).apply(ratios, limit, ramp, distances)  # pyright: ignore[reportAttributeAccessIssue]
+    return learned_shares(ratios, limit, ramp, distances)
 
 
 def faded(ratios: Tensor, limit: int, ramp: int, distances: int) -> Tensor:
@@ -208,6 +208,9 @@ class Shares(torch.autograd.Function):
         (ratios, raw), (limit, ramp) = ctx.saved_tensors, ctx.slope
         of_spans = (of_held(grads[0], raw) / ramp).sum(1)
         return of_held(of_spans * limit, ratios), None, None, None
+
+
+learned_shares = direct(Shares)
 
 
 def of_held(grad: Tensor, x: Tensor) -> Tensor:

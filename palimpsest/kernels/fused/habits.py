@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...direct import direct
 from .operation import Operation, followed
 from .repeating import GUARDS, Recording, Some, there
 
@@ -137,8 +138,7 @@ def ending(ctx, *grads):
     return None, *ctx.habit.backward(ctx.saved_tensors, grads)
 
 
-# what Function.apply does before, for transforms of functions, is not for a direct call
-apply: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, Again).apply  # pyright: ignore[reportAttributeAccessIssue]
+apply: Callable[..., tuple[Tensor, ...]] = direct(Again)
 
 
 def again(habits: list[Habit], given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:

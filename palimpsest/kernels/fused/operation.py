@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...direct import direct, transformed
+
 LIBRARY = torch.library.Library("palimpsest", "FRAGMENT")
 DEVICES = ("CPU", "CUDA")
 
@@ -20,7 +22,7 @@ def watched() -> bool:
 
 def followed() -> bool:
     """The same, where it does not compile."""
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._are_functorch_transforms_active()
+    return torch._C._len_torch_dispatch_stack() > 0 or transformed()
 
 
 class Operation:
@@ -131,5 +133,4 @@ def functions_of(operation: Operation) -> tuple[Callable[..., tuple], Callable[.
     def ending(ctx, *grads):
         return operation.gradients(ctx, grads, operation.backward)
 
-    # what Function.apply does before, for transforms of functions, is not for a direct call
-    return super(torch.autograd.Function, Direct).apply, Registered.apply  # pyright: ignore[reportAttributeAccessIssue]
+    return direct(Direct), Registered.apply
