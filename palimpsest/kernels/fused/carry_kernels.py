@@ -260,9 +260,11 @@ def opened(index, gates, CHUNK: tl.constexpr):
 
 @triton.jit
 def given_to(values, recall, index, erase_in, write_in, WRITE: tl.constexpr, ALONE: tl.constexpr, CHUNK: tl.constexpr):
-    """What T is given: write · value − erase · recall."""
+    """What T is given: write · value − erase · recall; there may be no values."""
     erase = opened(index, erase_in, CHUNK)
-    if not WRITE:
+    if values is None:
+        return -erase * recall
+    elif not WRITE:
         return with_values(-erase * recall, values, ALONE)
     elif write_in is None:
         return erase * with_values(-recall, values, ALONE)
@@ -284,7 +286,7 @@ def with_values(bands, values, ALONE: tl.constexpr):
 @triton.jit
 def carry_kernel(
     queries, keys, values, write, matrix, solved, erase_in, write_in, seen_in, kept_in, remaining_in, dimmed_in, start,
-    reads, mass, notes_out, pages, last, turning,
+    reads, mass, notes_out, pages, last,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
@@ -296,37 +298,46 @@ def carry_kernel(
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
 
     Where nothing is read, only the first starts from the page that is given, `start` [rows · heads, k, v], and the last
-    is left out; where one ends goes to `last` [rows · heads, parts, k, v], as what the next one starts from. Columns
-    beyond the page begin as columns of the identity and are written nothing: the page they end as, `turning`, is what
-    the piece does to the page it is given. There are none where nobody asks for that. What backward needs is saved if
-    asked for, before the page is changed: there is no room for two of them.
+    is left out; where one ends goes to `last` [rows · heads, parts, k, v], as what the next one starts from.
+
+    Where there are no values, all but the first start from the columns of the identity: the page they end as, `last`
+    [rows · heads, parts - 1, k, k], is what the piece does to the page it is given, and what a query reads,
+    [rows, tokens, heads, k], is what it asks of that page.
+
+    What backward needs is saved if asked for, before the page is changed: there is no room for two of them.
     """
+    TURNING: tl.constexpr = values is None
     BANDS: tl.constexpr = COLUMNS // BAND
     HALVES: tl.constexpr = split_into(FINE)
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
-    FULL: tl.constexpr = READS and PAGE % COLUMNS == 0 and PAGE == VALUES
-    ALL: tl.constexpr = SLICES if turning is None else SLICES + (FEATURES + COLUMNS - 1) // COLUMNS
-    program, pieces = tl.program_id(0), parts if READS else parts - 1
-    slice, piece, line = program % ALL, (program // ALL) % pieces, program // (ALL * pieces)
+    FULL: tl.constexpr = PAGE % COLUMNS == 0 and PAGE == VALUES
+    LEFT_OUT: tl.constexpr = (0 if READS else 1) + (1 if TURNING else 0)
+    program, pieces = tl.program_id(0), parts - LEFT_OUT
+    slice, piece, line = program % SLICES, (program // SLICES) % pieces, program // (SLICES * pieces)
+    if TURNING:
+        piece += 1
     row, head = line // heads, line % heads
     place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
     column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
     on_page, on_saved = feature * PAGE + column, column * FEATURES + feature
     there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
     page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
-    if STARTED:
+    if TURNING:
+        page += tl.where(feature == slice * COLUMNS + column, 1.0, 0.0)
+    elif STARTED:
         at = line * parts + piece if READS else line
         at = at.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
         page += tl.load(start + at + on_page, mask=there if READS else there & (piece == 0), other=0.0)
-    if turning is not None:
-        page += tl.where(feature == (slice - SLICES) * COLUMNS + column, 1.0, 0.0)
     for step in tl.range(tl.minimum(share, chunks - piece * share), num_stages=STAGES):
         chunk = piece * share + step
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
         into = gate_at(chunk, write, row, head, length, write_b, write_t, write_h, WRITE and not ERASE, LIMIT, CHUNK)
         kept, remaining = fade_at(index, kept_in, place, KEEP, CHUNK), fade_at(index, remaining_in, place, KEEP, CHUNK)
-        v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
+        if TURNING:
+            v = None
+        else:
+            v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
         k = look_for_bands(
             first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
             LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
@@ -336,6 +347,8 @@ def carry_kernel(
             given = given_to(v, faded(recall, kept, KEEP), index, erase_in, write_in, WRITE, ALONE, CHUNK)
             notes = times_tile(given, solved, index, ALONE, True, CHUNK, FINE)
             notes = with_count(notes, 1.0, slice, VALUES, PAGE)  # in full, as nothing of it is erased
+        elif TURNING:
+            notes = tl.zeros((BANDS, BAND, CHUNK), k.dtype)
         else:
             notes = with_count(v, 1.0, slice, VALUES, PAGE).to(v.dtype)
             if WRITE:
@@ -349,7 +362,8 @@ def carry_kernel(
             found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, ASKING)
             found = faded(found, kept, KEEP)
             if READY:
-                found = times(notes, load_for_bands(seen_in, index, ALONE, True, CHUNK, FINE), FINE, found)
+                SEEING: tl.constexpr = ROUGH if TURNING else FINE
+                found = times(notes, load_for_bands(seen_in, index, ALONE, True, CHUNK, FINE), SEEING, found)
             elif ALONE:
                 found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH, found)
             else:
@@ -379,16 +393,14 @@ def carry_kernel(
                 counting = column == VALUES - slice * COLUMNS
                 overlap = tl.sum(tl.sum(tl.where(counting, found, 0.0), axis=0), axis=0)
                 tl.store(mass + token + place * heads, overlap, mask=inside & (slice == SLICES - 1))
-    if READS:
-        if piece == parts - 1:
-            tl.store(last + line.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
-    elif slice < SLICES:
-        base = last + (line * parts + piece + 1).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
-        tl.store(base + on_page, page, mask=there)
+    at = line
+    if TURNING:
+        at = line * (parts - 1) + piece - 1
+    elif READS:
+        there = there & (piece == parts - 1)
     else:
-        base = turning + (line * pieces + piece).to(tl.int64) * (FEATURES * FEATURES)
-        beyond = (slice - SLICES) * COLUMNS + column
-        tl.store(base + (feature * FEATURES + beyond), page, mask=(feature < FEATURES) & (beyond < FEATURES))
+        at = line * parts + piece + 1
+    tl.store(last + at.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
 
 
 @triton.jit
@@ -399,22 +411,19 @@ def carry_back_kernel(
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
-    KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, SAVES: tl.constexpr,
-    TOGETHER: tl.constexpr, STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
+    KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, ENDED: tl.constexpr, TOGETHER: tl.constexpr,
+    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """`of_last` [rows · heads, parts, k, v] is where each piece begins, at its end; `of_start` is where it ends.
 
-    Where nothing is saved, only the last begins with what is given, `of_last` [rows · heads, k, v], and the first is
-    left out; where one ends goes to `of_start` as what the one before it begins with. Where gradients of values tell
-    those of what T was given, there is no `of_fresh`.
+    Where gradients of values tell those of what T was given, there is no `of_fresh`.
     """
     BANDS: tl.constexpr = COLUMNS // BAND
     HALVES: tl.constexpr = split_into(FINE)
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     FULL: tl.constexpr = PAGE % COLUMNS == 0 and PAGE == VALUES
-    program, pieces = tl.program_id(0), parts if SAVES else parts - 1
-    slice, piece, line = program % SLICES, (program // SLICES) % pieces, program // (SLICES * pieces)
-    piece += parts - pieces
+    program = tl.program_id(0)
+    slice, piece, line = program % SLICES, (program // SLICES) % parts, program // (SLICES * parts)
     row, head = line // heads, line % heads
     place, feature = tl.arange(0, CHUNK), tl.arange(0, SIZE)[None, None, :]
     column, across = columns_of(BANDS)[:, :, None], tl.arange(0, COLUMNS)
@@ -422,18 +431,17 @@ def carry_back_kernel(
     there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
     page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if ENDED:
-        at = line * parts + piece if SAVES else line
-        at = at.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
-        page += tl.load(of_last + at + on_page, mask=there if SAVES else there & (piece == parts - 1), other=0.0)
+        at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
+        page += tl.load(of_last + at + on_page, mask=there, other=0.0)
     end = tl.minimum(piece * share + share, chunks)
     for step in tl.range(end - piece * share, num_stages=STAGES):
         chunk = end - 1 - step
         first, index = chunk * CHUNK, line * chunks + chunk
         inside = place < length - first
-        if SAVES and TOGETHER > 0:
+        if TOGETHER > 0:
             wanted = (chunk % TOGETHER == TOGETHER - 1) | (chunk == chunks - 1)
             save_page(of_pages, line, chunk, chunks, slice, page, wanted, VALUES, TOGETHER)
-        elif SAVES:
+        else:
             base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)
         asked = gate_at(chunk, of_mass, row, head, length, length * heads, heads, 1, PAGE > VALUES, 0, CHUNK)
@@ -469,15 +477,14 @@ def carry_back_kernel(
         if ERASE:
             erased = -faded(erased, kept, KEEP)
             page = written(page, erased, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
-            if SAVES:
-                token = (row * length + first).to(tl.int64) * heads + head
-                here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
-                if of_fresh is not None:
-                    base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
-                    offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
-                    store_for_products(base, offsets, fresh, here, VALUES, FINE)
-                base = first_in_line(of_values, row, head, first, length, heads, VALUES) + slice * COLUMNS
-                offsets = place[:, None] * (heads * VALUES) + across[None, :]
-                tl.store(base + offsets, as_tokens(of_value.to(of_values.dtype.element_ty)), mask=here)
-    at = line * parts + piece if SAVES else line * parts + piece - 1
-    tl.store(of_start + at.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS + on_page, page, mask=there)
+            token = (row * length + first).to(tl.int64) * heads + head
+            here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
+            if of_fresh is not None:
+                base = of_fresh + token * (HALVES * VALUES) + slice * COLUMNS
+                offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
+                store_for_products(base, offsets, fresh, here, VALUES, FINE)
+            base = first_in_line(of_values, row, head, first, length, heads, VALUES) + slice * COLUMNS
+            offsets = place[:, None] * (heads * VALUES) + across[None, :]
+            tl.store(base + offsets, as_tokens(of_value.to(of_values.dtype.element_ty)), mask=here)
+    at = (line * parts + piece).to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
+    tl.store(of_start + at + on_page, page, mask=there)

@@ -1,4 +1,7 @@
-"""Parts of a sequence that start at once: from the page that each is handed alone to the one it really starts from."""
+"""Parts of a sequence that start at once: from the page that each is handed alone to the one it really starts from.
+
+Back, what each part hands to the one before is found without going through it again.
+"""
 
 # pyright: reportGeneralTypeIssues=false, reportArgumentType=false
 import triton
@@ -9,6 +12,7 @@ from .bands import BAND
 from .features import holding
 from .launching import Way
 from .products import product
+from .tiles import first_in_line, first_of, look, tile_at
 
 TILE = 4096  # numbers of P that are multiplied at once
 
@@ -22,11 +26,13 @@ def parts_kernel(
     """`pages` [lines, parts, k, v] hold what the part before makes of a bare page, or of `first` if it is the first.
 
     In their place goes the page that each part starts from, S ← own + P S, with `turning` [lines, parts - 1, k, k] for
-    P; where there is none, parts add up. REVERSED, the last part is first, and P is turned. A program has a band of
-    columns of a line's page, turned as in `carry`, which is multiplied with P a share of its features after the other.
+    P of all but the first; where there is none, parts add up. REVERSED, the last part is first, P is turned, and what
+    any part makes it makes of a bare page. A program has a band of columns of a line's page, turned as in `carry`, which
+    is multiplied with P a share of its features after the other.
     """
     SLICES: tl.constexpr = (PAGE + BAND - 1) // BAND
     SHARES: tl.constexpr = SIZE // SHARE
+    READY: tl.constexpr = 1 if first is None or not REVERSED else 0  # pages that need nothing of the one before
     program = tl.program_id(0)
     slice, line = program % SLICES, program // SLICES
     feature, column = tl.arange(0, SIZE)[None, :], slice * BAND + tl.arange(0, BAND)[:, None]
@@ -38,9 +44,10 @@ def parts_kernel(
     if first is not None:
         page += tl.load(first + line.to(tl.int64) * (FEATURES * PAGE) + on_page, mask=there, other=0.0)
     tl.store(base + begin * (FEATURES * PAGE) + on_page, page, mask=there)
-    page = tl.load(base + (begin + onward) * (FEATURES * PAGE) + on_page, mask=there, other=0.0)
+    if READY:
+        page = tl.load(base + (begin + onward) * (FEATURES * PAGE) + on_page, mask=there, other=0.0)
     if turning is None:
-        for step in tl.range(2, parts, num_stages=STAGES):
+        for step in tl.range(1 + READY, parts, num_stages=STAGES):
             at = base + (begin + onward * step) * (FEATURES * PAGE) + on_page
             page += tl.load(at, mask=there, other=0.0)
             tl.store(at, page, mask=there)
@@ -48,12 +55,12 @@ def parts_kernel(
         turning += line.to(tl.int64) * (parts - 1) * (FEATURES * FEATURES)
         found = tl.zeros((BAND, SIZE), tl.float32)
         # one loop over parts and shares, so that what is multiplied next is always on its way
-        for turn in tl.range((parts - 2) * SHARES, num_stages=STAGES):
-            share, piece = turn % SHARES, begin + onward * (1 + turn // SHARES)
+        for turn in tl.range((parts - 1 - READY) * SHARES, num_stages=STAGES):
+            share, piece = turn % SHARES, begin + onward * (READY + turn // SHARES)
             asked = share * SHARE + tl.arange(0, SHARE)[:, None]
             on_tile = asked * FEATURES + feature if REVERSED else feature * FEATURES + asked
             tile = tl.load(
-                turning + piece * (FEATURES * FEATURES) + on_tile,
+                turning + (piece - 1) * (FEATURES * FEATURES) + on_tile,
                 mask=(feature < FEATURES) & (asked < FEATURES), other=0.0,
             )  # fmt: skip
             at = base + (piece + onward) * (FEATURES * PAGE) + on_page
@@ -84,3 +91,53 @@ def way_between(pages: Tensor, precision: str, reversed: bool = False) -> Way:
     constants |= {"REVERSED": reversed, "STAGES": stages, "PRECISION": precision}
     grid = (lines * triton.cdiv(page, BAND.value), 1, 1)
     return Way(grid, (parts,), constants, max(1, size // 32), stages)
+
+
+@triton.jit
+def read_back_kernel(
+    queries, matrix, of_reads, of_mass, ends,
+    q_b, q_t, q_h, r_b, r_t, r_h,
+    length, heads, parts, share,
+    LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
+    VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the page that a part of `share` tokens starts from, of its own reads alone.
+
+    They ask that page for `queries`, and so it is Σ query ⊗ gradient of read: no token waits for another. That of each
+    part but the first goes to `ends` [rows · heads, parts, k, v] as of what the one before it ends with. A program has
+    some columns of the page, turned as in `carry`.
+    """
+    SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
+    program = tl.program_id(0)
+    slice, piece, line = program % SLICES, (program // SLICES) % (parts - 1) + 1, program // (SLICES * (parts - 1))
+    row, head = line // heads, line % heads
+    place, column, feature = tl.arange(0, TOKENS), slice * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, SIZE)
+    page = tl.zeros((COLUMNS, SIZE), tl.float32)
+    begin, end = piece * share, tl.minimum(piece * share + share, length)
+    for step in tl.range((end - begin + TOKENS - 1) // TOKENS, num_stages=STAGES):
+        first = begin + step * TOKENS
+        inside = place < end - first
+        asked = look(
+            first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, TOKENS
+        )  # fmt: skip
+        coming = tile_at(first_of(of_reads, row, head, first, r_b, r_t, r_h), r_t, place, column, inside, VALUES)
+        if PAGE > VALUES:
+            mass = first_in_line(of_mass, row, head, first, length, heads, 1) + place * heads
+            mass = tl.load(mass, mask=inside, other=0.0)[:, None]
+            coming = tl.where((column == VALUES)[None, :], mass, coming.to(tl.float32))
+        page = product(tl.trans(coming), asked, PRECISION, page)
+    base = ends + (line * parts + piece - 1).to(tl.int64) * (FEATURES * PAGE)
+    there = (column < PAGE)[:, None] & (feature < FEATURES)[None, :]
+    tl.store(base + (feature[None, :] * PAGE + column[:, None]), page, mask=there)
+
+
+def cut_back(page: int, size: int, chunk: int, ready: bool) -> tuple[dict[str, int], int]:
+    """How `read_back_kernel` is cut, and by how many warps: numbers that are ready in bfloat16 by groups of them.
+
+    Its one loop has one product, of which Triton knows that nothing else waits for it: of 64 rows and more it is right.
+    """
+    if not ready:
+        return {"COLUMNS": BAND.value, "TOKENS": chunk, "STAGES": 2}, max(1, size // 32)
+    columns = min(64 if size > 128 else 128, holding(page))
+    return {"COLUMNS": columns, "TOKENS": 64, "STAGES": 2 if size > 128 else 3}, max(1, min(8, columns * size // 1024))

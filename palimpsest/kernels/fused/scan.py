@@ -22,7 +22,7 @@ from .features import holding
 from .habits import Habit, Repeatable, accustom, again, same
 from .launching import AMPLE, Way, known_of, launch, layout_of, once, processors_of, room_of, strides
 from .operation import Operation, watched
-from .parts import way_between
+from .parts import cut_back, way_between
 from .products import PRECISIONS, Precision
 from .repeating import RECORDING, Recording, repeated
 from .tuned import tuned
@@ -168,6 +168,11 @@ class Problem(NamedTuple):
         return self.chunks, self.settings.parts, -(-self.blocks // self.settings.parts) * max(1, self.together)
 
     @property
+    def tokens(self) -> int:
+        """Of a part."""
+        return self.parted[2] * self.settings.chunk
+
+    @property
     def looks_ahead(self) -> bool:
         """Whether features are made once and for all: no wider than what they are made of, and for several programs.
 
@@ -229,7 +234,8 @@ class Hidden(NamedTuple):
     saved: Saved | None
     ready: Ready
     starts: Tensor | None  # (b h) parts k v, of the parts that a sequence has
-    turning: Tensor | None  # (b h) (parts - 1) k k, what all but the last do to a page, where somebody asks
+    turning: Tensor | None  # (b h) (parts - 1) k k, what all but the first do to a page, where somebody asks
+    asked: Tensor | None  # b t h k, what queries ask of the page that their part starts from, for backward
 
     def of(self, buffer: Tensor) -> "Hidden":
         saved = None if self.saved is None else Saved(*tensors_in(buffer, self.saved))
@@ -264,10 +270,12 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
         kept = buffer.room(*chunks, features)
         dimmed = buffer.room(*chunks, 3, *halves, chunk, features, dtype=kind)
     starts = buffer.room(p.lines, parts, features, page) if parts > 1 else None
-    turns = parts > 2 and not (x.erase is None and p.keep == "all")  # between the first and the last are others
-    turning = buffer.room(p.lines, parts - 1, features, features) if turns else None
+    turning = asked = None
+    if parts > (1 if x.saves else 2) and not (x.erase is None and p.keep == "all"):  # only backward asks for that of the last
+        turning = buffer.room(p.lines, parts - 1, features, features)
+        asked = buffer.room(rows, length, heads, features, dtype=p.precision.saved) if x.saves else None
     ready = Ready(queries, keys, solved, opened, into, seen, logs, kept, remaining, dimmed)
-    return buffer, Hidden(saved, ready, starts, turning)
+    return buffer, Hidden(saved, ready, starts, turning, asked)
 
 
 class Results(NamedTuple):
@@ -304,52 +312,43 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
 
 
 def carry(
-    p: Problem, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None, turning=None
+    p: Problem, purpose: str, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None
 ) -> None:
     queries, keys, values, _, erase, write, matrix = tensors
-    there = {"STARTED": start is not None, "READS": reads is not None, "SAVES": saved is not None}
 
     def way() -> Way:
         columns = p.settings.columns
-        slices = -(-p.shape.page // columns) + (0 if turning is None else -(-p.shape.features // columns))
+        count, page = (p.shape.features,) * 2 if values is None else (p.shape.values, p.shape.page)
+        pieces = p.settings.parts - (reads is None) - (values is None)
         numbers = (*strides(queries, keys, values, write), p.shape.length, p.shape.heads, *p.parted)
         constants = {"ERASE": erase is not None, "WRITE": write is not None, "READY": ready.seen is not None}
-        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps), "TOGETHER": p.together}
-        grid = (p.lines * (p.settings.parts - (reads is None)) * slices, 1, 1)
-        return Way(grid, numbers, p.common() | constants | there, p.settings.carry_warps, p.settings.stages)
+        constants |= {"STARTED": start is not None, "READS": reads is not None, "SAVES": saved is not None}
+        constants |= {"VALUES": count, "PAGE": page, "COLUMNS": columns, "TOGETHER": p.together}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps)}
+        grid = (p.lines * pieces * -(-page // columns), 1, 1)
+        return Way(grid, numbers, p.common() | constants, p.settings.carry_warps, p.settings.stages)
 
     arguments = (
         queries, keys, values, write, matrix,
         ready.solved, ready.erase, ready.write, ready.seen, ready.kept, ready.remaining, ready.dimmed,
-        start, reads, mass, *(saved or Saved()), last, turning,
+        start, reads, mass, *(saved or Saved()), last,
     )  # fmt: skip
-    launch(p.known, ("carry", *there.values()), kernels.carry_kernel, arguments, way)
+    launch(p.known, purpose, kernels.carry_kernel, arguments, way)
 
 
 def carry_back(
-    p: Problem,
-    tensors,
-    ready: Ready,
-    of_reads,
-    of_mass,
-    of_last,
-    of_start,
-    of_fresh=None,
-    of_values=None,
-    of_pages=None,
+    p: Problem, tensors, ready: Ready, of_reads, of_mass, of_last, of_start, of_fresh, of_values, of_pages
 ) -> None:
     queries, keys, _, _, erase, write, matrix = tensors
-    there = {"ENDED": of_last is not None, "SAVES": of_pages is not None}
 
     def way() -> Way:
         columns = p.settings.columns
         numbers = (*strides(queries, keys, of_reads), p.shape.length, p.shape.heads, *p.parted)
-        constants = {"ERASE": erase is not None, "WRITE": write is not None}
-        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns}
-        grid = (p.lines * (p.settings.parts - (of_pages is None)) * -(-p.shape.page // columns), 1, 1)
-        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps), "TOGETHER": p.together}
-        constants = p.common("LIMIT", "ROUGH") | constants | there
+        constants = {"ERASE": erase is not None, "WRITE": write is not None, "ENDED": of_last is not None}
+        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "COLUMNS": columns, "TOGETHER": p.together}
+        constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.back_warps)}
+        grid = (p.lines * p.settings.parts * -(-p.shape.page // columns), 1, 1)
+        constants = p.common("LIMIT", "ROUGH") | constants
         return Way(grid, numbers, constants, p.settings.back_warps, p.settings.stages)
 
     arguments = (
@@ -357,7 +356,22 @@ def carry_back(
         ready.solved, ready.erase, ready.write, ready.seen, ready.kept, ready.remaining, ready.dimmed,
         of_reads, of_mass, of_last, of_fresh, of_values, of_pages, of_start,
     )  # fmt: skip
-    launch(p.known, ("back", *there.values()), kernels.carry_back_kernel, arguments, way)
+    launch(p.known, "back", kernels.carry_back_kernel, arguments, way)
+
+
+def read_back(p: Problem, queries: Tensor, matrix: Tensor | None, of_reads, of_mass, ends: Tensor) -> None:
+    """What the reads of each part say of the page it starts from, as what the part before ends with."""
+
+    def way() -> Way:
+        numbers = (*strides(queries, of_reads), p.shape.length, p.shape.heads, p.settings.parts, p.tokens)
+        made = p.common("CHUNK", "KEEP", "LIMIT", "FINE", "ROUGH")
+        lies_ready = p.look[:2] == BARE[:2] and p.precision.fine == "split" and not p.shape.counts
+        constants, warps = cut_back(p.shape.page, holding(p.shape.features), p.settings.chunk, lies_ready)
+        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "PRECISION": p.precision.fine}
+        grid = (p.lines * (p.settings.parts - 1) * -(-p.shape.page // constants["COLUMNS"]), 1, 1)
+        return Way(grid, numbers, made | constants, warps, constants["STAGES"])
+
+    launch(p.known, "read back", kernels.read_back_kernel, (queries, matrix, of_reads, of_mass, ends), way)
 
 
 def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass, of_fresh, of_values, of_pages):
@@ -436,14 +450,16 @@ def forward(x: "Inputs") -> Results:
     p, tensors = known_problem(x), x.tensors
     buffer, hidden = rooms_for(p, x)
     made = results(p, x.values, buffer)
-    saved, ready, starts, turning = hidden.of(made.buffer)
+    saved, ready, starts, turning, asked = hidden.of(made.buffer)
     prepare(p, tensors, ready)
     p, tensors = looked(p, tensors, ready)
     start = x.memory
     if starts is not None:
-        carry(p, tensors, ready, x.memory, None, None, starts, None, turning)
+        carry(p, "own", tensors, ready, x.memory, None, None, starts)
+        if turning is not None:
+            carry(p, "turning", (*tensors[:2], None, *tensors[3:]), ready, None, asked, None, turning)
         start = put_together(p, "starts", x.memory, turning, starts)
-    carry(p, tensors, ready, start, made.reads, made.mass, made.last, saved)
+    carry(p, "carry", tensors, ready, start, made.reads, made.mass, made.last, saved)
     return made
 
 
@@ -460,7 +476,7 @@ def put_together(p: Problem, purpose: str, first: Tensor | None, turning: Tensor
 def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Tensor | None, kept: Tensor) -> tuple:
     """Gradients, of the page each part starts with too if one was given, and a buffer for what only kernels see."""
     p, tensors = known_problem(x, of_reads, of_last, of_mass), x.tensors
-    saved, ready, _, turning = rooms_for(p, x)[1].of(kept)
+    saved, ready, _, turning, asked = rooms_for(p, x)[1].of(kept)
     buffer, fresh, ends = Buffer(), None, None
     pages = buffer.room(*saved.pages.shape, dtype=saved.pages.dtype)
     if saved.notes is not None and not p.opened:
@@ -476,7 +492,8 @@ def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Ten
     of_values = x.values.new_empty(*x.values.shape)
     seen = looked(p, tensors, ready)
     if of_ends is not None:
-        carry_back(*seen, ready, of_reads, of_mass, of_last, of_ends)
+        asking = (p, x.queries) if asked is None else (p._replace(look=BARE), asked)
+        read_back(*asking, x.matrix, of_reads, of_mass, of_ends)
         of_last = put_together(p, "ends", of_last, turning, of_ends)
     carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_values, of_pages)
     found = gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages)

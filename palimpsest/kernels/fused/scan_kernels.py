@@ -38,7 +38,7 @@ from .chunk import (
 )
 from .elementary import exp
 from .features import holding, in_shares
-from .parts import parts_kernel
+from .parts import parts_kernel, read_back_kernel
 from .products import product
 from .tiles import (
     KEYS,
@@ -70,6 +70,7 @@ __all__ = [
     "little_gates_kernel",
     "parts_kernel",
     "prepare_kernel",
+    "read_back_kernel",
 ]
 
 SHARE = tl.constexpr(64)  # of many features, those that a warp of `prepare` multiplies
