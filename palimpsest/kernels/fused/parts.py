@@ -26,9 +26,9 @@ def parts_kernel(
     """`pages` [lines, parts, k, v] hold what the part before makes of a bare page, or of `first` if it is the first.
 
     In their place goes the page that each part starts from, S ← own + P S, with `turning` [lines, parts - 1, k, k] for
-    P of all but the first; where there is none, parts add up. REVERSED, the last part is first, P is turned, and what
-    any part makes it makes of a bare page. A program has a band of columns of a line's page, turned as in `carry`, which
-    is multiplied with P a share of its features after the other.
+    P of all but the first; where there is none, parts add up. REVERSED, the last part is first, P is turned, and all
+    that a part makes it makes of a bare page. A program has a band of columns of a line's page, turned as in `carry`,
+    which is multiplied with P a share of its features after the other.
     """
     SLICES: tl.constexpr = (PAGE + BAND - 1) // BAND
     SHARES: tl.constexpr = SIZE // SHARE

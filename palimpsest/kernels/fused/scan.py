@@ -271,7 +271,8 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
         dimmed = buffer.room(*chunks, 3, *halves, chunk, features, dtype=kind)
     starts = buffer.room(p.lines, parts, features, page) if parts > 1 else None
     turning = asked = None
-    if parts > (1 if x.saves else 2) and not (x.erase is None and p.keep == "all"):  # only backward asks for that of the last
+    turned = parts - 1 if x.saves else parts - 2  # what the last does to a page is for backward alone
+    if turned > 0 and not (x.erase is None and p.keep == "all"):
         turning = buffer.room(p.lines, parts - 1, features, features)
         asked = buffer.room(rows, length, heads, features, dtype=p.precision.saved) if x.saves else None
     ready = Ready(queries, keys, solved, opened, into, seen, logs, kept, remaining, dimmed)
