@@ -23,7 +23,7 @@ RULES = [rule for rule in product(KEEPS, (False, True)) if rule != ("all", False
 @pytest.fixture
 def cut(monkeypatch):
     def choose(parts: int, **changes: int) -> None:
-        changes |= {"chunk": 16, "parts": parts}
+        changes = {"chunk": 16, "parts": parts} | changes
         monkeypatch.setattr(scan, "settings_for", lambda *about: replace(USUAL(*about), **changes))
         forgetting(monkeypatch, scan)
 
@@ -162,6 +162,18 @@ def test_what_is_not_forgotten_costs_half_precision_no_more_than_rounding_what_c
     cut(3)
     exact = drawn(length=300, features=24)
     exact["erase"] = exact["write"] = exact["erase"] * 0.1 + gate
+    inputs = {name: None if x is None else x.bfloat16().double() for name, x in exact.items()}
+    inputs["write"] = inputs["erase"]
+    as_good_as_rounded(inputs, torch.bfloat16, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "keep, length, parts", [("all", 100, 2), ("heads", 150, 3), pytest.param("all", 300, 3, marks=pytest.mark.slow)]
+)
+def test_wide_heads_in_parts_cost_half_precision_no_more_than_rounding_what_comes_out(keep, length, parts, cut):
+    """All that they leave for backward lies as it was multiplied, and parts need not end with what is read at once."""
+    cut(parts, chunk=32)
+    exact = drawn(keep, length=length, features=72, width=12)
     inputs = {name: None if x is None else x.bfloat16().double() for name, x in exact.items()}
     inputs["write"] = inputs["erase"]
     as_good_as_rounded(inputs, torch.bfloat16, 1e-6)

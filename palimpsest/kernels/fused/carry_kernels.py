@@ -222,12 +222,12 @@ def save_notes(notes_out, index, slice, notes, VALUES: tl.constexpr):
 
 
 @triton.jit
-def save_page(pages, line, chunk, chunks, slice, page, wanted, VALUES: tl.constexpr, TOGETHER: tl.constexpr):
-    """That of so many chunks, as it was multiplied, if it is wanted now."""
-    COUNT: tl.constexpr = page.shape[0] * page.shape[1] * page.shape[2]
+def save_bands(tiles, line, chunk, chunks, slice, bands, wanted, VALUES: tl.constexpr, TOGETHER: tl.constexpr):
+    """A page, or what was read of it, of so many chunks, as it was multiplied, if it is wanted now."""
+    COUNT: tl.constexpr = bands.shape[0] * bands.shape[1] * bands.shape[2]
     block = line * ((chunks + TOGETHER - 1) // TOGETHER) + chunk // TOGETHER
-    at = pages + block.to(tl.int64) * (holding(VALUES) * page.shape[2]) + slice * COUNT + tl.arange(0, COUNT)
-    tl.store(at, as_multiplied(page.to(pages.dtype.element_ty)), mask=wanted)
+    at = tiles + block.to(tl.int64) * (holding(VALUES) * bands.shape[2]) + slice * COUNT + tl.arange(0, COUNT)
+    tl.store(at, as_multiplied(bands.to(tiles.dtype.element_ty)), mask=wanted)
 
 
 @triton.jit
@@ -302,7 +302,7 @@ def carry_kernel(
 
     Where there are no values, all but the first start from the columns of the identity: the page they end as, `last`
     [rows · heads, parts - 1, k, k], is what the piece does to the page it is given, and what a query reads,
-    [rows, tokens, heads, k], is what it asks of that page.
+    [rows, tokens, heads, k], is what it asks of that page; where pages are saved as they were multiplied, so is that.
 
     What backward needs is saved if asked for, before the page is changed: there is no room for two of them.
     """
@@ -372,7 +372,7 @@ def carry_kernel(
         here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
         if SAVES and TOGETHER > 0:
             save_notes(notes_out, index, slice, -notes, VALUES)
-            save_page(pages, line, chunk, chunks, slice, page, chunk % TOGETHER == 0, VALUES, TOGETHER)
+            save_bands(pages, line, chunk, chunks, slice, page, chunk % TOGETHER == 0, VALUES, TOGETHER)
         elif SAVES:
             if ERASE:
                 base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
@@ -385,7 +385,9 @@ def carry_kernel(
             page, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
             ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE,
         )  # fmt: skip
-        if READS:
+        if READS and TURNING and TOGETHER > 0:
+            save_bands(reads, line, chunk, chunks, slice, found, True, VALUES, 1)
+        elif READS:
             base = first_in_line(reads, row, head, first, length, heads, VALUES) + slice * COLUMNS
             offsets = place[:, None] * (heads * VALUES) + across[None, :]
             tl.store(base + offsets, as_tokens(found).to(reads.dtype.element_ty), mask=here)
@@ -440,7 +442,7 @@ def carry_back_kernel(
         inside = place < length - first
         if TOGETHER > 0:
             wanted = (chunk % TOGETHER == TOGETHER - 1) | (chunk == chunks - 1)
-            save_page(of_pages, line, chunk, chunks, slice, page, wanted, VALUES, TOGETHER)
+            save_bands(of_pages, line, chunk, chunks, slice, page, wanted, VALUES, TOGETHER)
         else:
             base = of_pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
             tl.store(base + on_saved, page.to(of_pages.dtype.element_ty), mask=there)

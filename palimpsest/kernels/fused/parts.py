@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .bands import BAND
+from .bands import BAND, WOVEN, where_multiplied, woven
 from .features import holding
 from .launching import Way
 from .products import product
@@ -100,27 +100,34 @@ def read_back_kernel(
     length, heads, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    SLICE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the page that a part of `share` tokens starts from, of its own reads alone.
 
     They ask that page for `queries`, and so it is Σ query ⊗ gradient of read: no token waits for another. That of each
     part but the first goes to `ends` [rows · heads, parts, k, v] as of what the one before it ends with. A program has
-    some columns of the page, turned as in `carry`.
+    some columns of the page, turned as in `carry`. Where SLICE is not 0, queries lie as they were multiplied, so many
+    features at a time, and tokens are taken in that order.
     """
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % SLICES, (program // SLICES) % (parts - 1) + 1, program // (SLICES * (parts - 1))
     row, head = line // heads, line % heads
-    place, column, feature = tl.arange(0, TOKENS), slice * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, SIZE)
+    number, column, feature = tl.arange(0, TOKENS), slice * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, SIZE)
+    place = woven(number) if SLICE else number
     page = tl.zeros((COLUMNS, SIZE), tl.float32)
     begin, end = piece * share, tl.minimum(piece * share + share, length)
     for step in tl.range((end - begin + TOKENS - 1) // TOKENS, num_stages=STAGES):
         first = begin + step * TOKENS
         inside = place < end - first
-        asked = look(
-            first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, TOKENS
-        )  # fmt: skip
+        if SLICE:
+            base = queries + (line * tl.cdiv(length, WOVEN) + first // WOVEN).to(tl.int64) * (WOVEN * SIZE)
+            there = number < tl.cdiv(end - first, WOVEN) * WOVEN  # whole chunks of them
+            at = where_multiplied(feature[:, None], number[None, :], SLICE, SLICE * WOVEN, WOVEN * SIZE)
+            asked = tl.trans(tl.load(base + at, mask=there[None, :], other=0.0))
+        else:
+            base = first_of(queries, row, head, first, q_b, q_t, q_h)
+            asked = look(base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, TOKENS)
         coming = tile_at(first_of(of_reads, row, head, first, r_b, r_t, r_h), r_t, place, column, inside, VALUES)
         if PAGE > VALUES:
             mass = first_in_line(of_mass, row, head, first, length, heads, 1) + place * heads

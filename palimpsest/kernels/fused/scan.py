@@ -235,7 +235,7 @@ class Hidden(NamedTuple):
     ready: Ready
     starts: Tensor | None  # (b h) parts k v, of the parts that a sequence has
     turning: Tensor | None  # (b h) (parts - 1) k k, what all but the first do to a page, where somebody asks
-    asked: Tensor | None  # b t h k, what queries ask of the page that their part starts from, for backward
+    asked: Tensor | None  # b t h k, what queries ask of the page their part starts from; or (b h) n k c, as multiplied
 
     def of(self, buffer: Tensor) -> "Hidden":
         saved = None if self.saved is None else Saved(*tensors_in(buffer, self.saved))
@@ -274,7 +274,8 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
     turned = parts - 1 if x.saves else parts - 2  # what the last does to a page is for backward alone
     if turned > 0 and not (x.erase is None and p.keep == "all"):
         turning = buffer.room(p.lines, parts - 1, features, features)
-        asked = buffer.room(rows, length, heads, features, dtype=p.precision.saved) if x.saves else None
+        across = (*chunks, holding(features), chunk) if p.weaves else (rows, length, heads, features)
+        asked = buffer.room(*across, dtype=p.precision.saved) if x.saves else None
     ready = Ready(queries, keys, solved, opened, into, seen, logs, kept, remaining, dimmed)
     return buffer, Hidden(saved, ready, starts, turning, asked)
 
@@ -369,6 +370,7 @@ def read_back(p: Problem, queries: Tensor, matrix: Tensor | None, of_reads, of_m
         lies_ready = p.look[:2] == BARE[:2] and p.precision.fine == "split" and not p.shape.counts
         constants, warps = cut_back(p.shape.page, holding(p.shape.features), p.settings.chunk, lies_ready)
         constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "PRECISION": p.precision.fine}
+        constants["SLICE"] = p.settings.columns if p.weaves else 0
         grid = (p.lines * (p.settings.parts - 1) * -(-p.shape.page // constants["COLUMNS"]), 1, 1)
         return Way(grid, numbers, made | constants, warps, constants["STAGES"])
 
