@@ -69,11 +69,16 @@ def attended(queries, keys, values, places, table, bias, mask, vector_keys, vect
 
 TERMS = [TOKENS, TOKENS, TOKENS, TOKENS, (18, 2, 16), (18, 2), (2, 18), (2, 3, 16), (2, 3, 16)]
 LONG, LONGER = (1, 36, 2, 16), (1, 68, 2, 16)
-WIDE = (1, 18, 2, 72)
+WIDE, WIDE_AND_LONG = (1, 18, 2, 72), (1, 68, 1, 72)
 DOORS = {
     "scan": (scan, scanned, [TOKENS, TOKENS, TOKENS, TOKENS[:3], (1, 2, 16, 16)]),
     "scan in parts": (scan, scanned, [LONG, LONG, LONG, LONG[:3], (1, 2, 16, 16)]),
     "scan of wide heads": (scan, scanned_wide, [WIDE, WIDE, (1, 18, 2, 32), WIDE[:3], (1, 2, 72, 32)]),
+    "scan of wide heads in parts": (
+        scan,
+        scanned_wide,
+        [WIDE_AND_LONG, WIDE_AND_LONG, (1, 68, 1, 16), (1, 68, 1), (1, 1, 72, 16)],
+    ),
     "sum": (sums, summed, [TOKENS, TOKENS, TOKENS]),
     "sum in parts": (sums, summed, [LONGER, LONGER, LONGER]),
     "attention": (attention, attended, TERMS),

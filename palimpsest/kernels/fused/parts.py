@@ -139,12 +139,13 @@ def read_back_kernel(
     tl.store(base + (feature[None, :] * PAGE + column[:, None]), page, mask=there)
 
 
-def cut_back(page: int, size: int, chunk: int, ready: bool) -> tuple[dict[str, int], int]:
-    """How `read_back_kernel` is cut, and by how many warps: numbers that are ready in bfloat16 by groups of them.
+def cut_back(page: int, size: int, chunk: int, ready: bool) -> tuple[int, int, int, int]:
+    """Columns of the page in a program of `read_back_kernel`, tokens at a time, warps, and how far ahead they are read.
 
-    Its one loop has one product, of which Triton knows that nothing else waits for it: of 64 rows and more it is right.
+    Of numbers that are ready in bfloat16 so many that groups of warps multiply them: in a loop with one product, whose
+    sides nothing else is done with, Triton has these right.
     """
     if not ready:
-        return {"COLUMNS": BAND.value, "TOKENS": chunk, "STAGES": 2}, max(1, size // 32)
+        return int(BAND.value), chunk, max(1, size // 32), 2
     columns = min(64 if size > 128 else 128, holding(page))
-    return {"COLUMNS": columns, "TOKENS": 64, "STAGES": 2 if size > 128 else 3}, max(1, min(8, columns * size // 1024))
+    return columns, 64, max(1, min(8, columns * size // 1024)), 2 if size > 128 else 3

@@ -361,18 +361,22 @@ def carry_back(
     launch(p.known, "back", kernels.carry_back_kernel, arguments, way)
 
 
-def read_back(p: Problem, queries: Tensor, matrix: Tensor | None, of_reads, of_mass, ends: Tensor) -> None:
+def read_back(
+    p: Problem, queries: Tensor, asked: Tensor | None, matrix: Tensor | None, of_reads, of_mass, ends
+) -> None:
     """What the reads of each part say of the page it starts from, as what the part before ends with."""
+    look = p.look if asked is None else BARE
+    queries = queries if asked is None else asked
 
     def way() -> Way:
         numbers = (*strides(queries, of_reads), p.shape.length, p.shape.heads, p.settings.parts, p.tokens)
-        made = p.common("CHUNK", "KEEP", "LIMIT", "FINE", "ROUGH")
-        lies_ready = p.look[:2] == BARE[:2] and p.precision.fine == "split" and not p.shape.counts
-        constants, warps = cut_back(p.shape.page, holding(p.shape.features), p.settings.chunk, lies_ready)
-        constants |= {"VALUES": p.shape.values, "PAGE": p.shape.page, "PRECISION": p.precision.fine}
-        constants["SLICE"] = p.settings.columns if p.weaves else 0
-        grid = (p.lines * (p.settings.parts - 1) * -(-p.shape.page // constants["COLUMNS"]), 1, 1)
-        return Way(grid, numbers, made | constants, warps, constants["STAGES"])
+        lies_ready = look[:2] == BARE[:2] and p.precision.fine == "split" and not p.shape.counts
+        size, page = holding(p.shape.features), p.shape.page
+        columns, tokens, warps, stages = cut_back(page, size, p.settings.chunk, lies_ready)
+        constants = p.common("CHUNK", "KEEP", "LIMIT", "FINE", "ROUGH") | {"LOOK": look, "PRECISION": p.precision.fine}
+        constants |= {"VALUES": p.shape.values, "PAGE": page, "COLUMNS": columns, "TOKENS": tokens}
+        constants |= {"SLICE": p.settings.columns if p.weaves else 0, "STAGES": stages}
+        return Way((p.lines * (p.settings.parts - 1) * -(-page // columns), 1, 1), numbers, constants, warps, stages)
 
     launch(p.known, "read back", kernels.read_back_kernel, (queries, matrix, of_reads, of_mass, ends), way)
 
@@ -495,8 +499,7 @@ def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Ten
     of_values = x.values.new_empty(*x.values.shape)
     seen = looked(p, tensors, ready)
     if of_ends is not None:
-        asking = (p, x.queries) if asked is None else (p._replace(look=BARE), asked)
-        read_back(*asking, x.matrix, of_reads, of_mass, of_ends)
+        read_back(p, x.queries, asked, x.matrix, of_reads, of_mass, of_ends)
         of_last = put_together(p, "ends", of_last, turning, of_ends)
     carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_values, of_pages)
     found = gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages)
