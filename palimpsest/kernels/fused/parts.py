@@ -3,7 +3,7 @@
 Back, what each part hands to the one before is found without going through it again.
 """
 
-# pyright: reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportAssignmentType=false, reportReturnType=false
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -146,6 +146,6 @@ def cut_back(page: int, size: int, chunk: int, ready: bool) -> tuple[int, int, i
     sides nothing else is done with, Triton has these right.
     """
     if not ready:
-        return int(BAND.value), chunk, max(1, size // 32), 2
+        return BAND.value, chunk, max(1, size // 32), 2
     columns = min(64 if size > 128 else 128, holding(page))
     return columns, 64, max(1, min(8, columns * size // 1024)), 2 if size > 128 else 3
