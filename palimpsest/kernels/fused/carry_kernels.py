@@ -358,7 +358,8 @@ def carry_kernel(
                 first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
             )  # fmt: skip
-            ASKING: tl.constexpr = FINE if KEEP == "features" else ROUGH  # dimmed queries are no bfloat16
+            # dimmed queries are no bfloat16; and what turns a page is rounded once it is found, and not before
+            ASKING: tl.constexpr = FINE if KEEP == "features" or TURNING else ROUGH
             found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, ASKING)
             found = faded(found, kept, KEEP)
             if READY:

@@ -87,7 +87,7 @@ def settings_for(
     if lines * triton.cdiv(values, min(columns, 32)) < processors:
         # what a part does to a page is as much work again, so that parts pay only where processors would be idle
         programs = lines * triton.cdiv(values, columns)
-        parts = max(1, min(16, 4 * processors // programs, length // (64 * chunk)))
+        parts = max(1, min(16, 2 * processors // programs, length // (64 * chunk)))
     elif lines * triton.cdiv(values, columns) < processors and (keep == "features" or not erases):
         columns, warps = 32, 2
     if many:
