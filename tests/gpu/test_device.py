@@ -98,14 +98,51 @@ def test_pages_for_all_processors_are_as_right(monkeypatch, warps, keep, sizes, 
     given = [queries, keys, torch.randn(*tokens, width, dtype=torch.float64), log_keep, erase, write]
     memory = torch.randn(tokens[0], 8, features, width)
 
+    as_close_as_the_plain_form(given, memory, gates == "one", "reference")
+
+
+def as_close_as_the_plain_form(given, memory, one_gate, definition):
+    """In bfloat16 nothing is off by more than twice what the plain form loses."""
     rounded = [None if x is None else x.bfloat16().cuda() for x in given] + [memory.cuda()]
     exact = [None if x is None else x.double() for x in rounded]
-    if gates == "one":
+    if one_gate:
         rounded[5], exact[5] = rounded[4], exact[4]
-    truth = [x.cpu() for x in outcome(exact, "reference")]
+    truth = [x.cpu() for x in outcome(exact, definition)]
     allowed = [2 * error + 1e-6 for error in errors(outcome(rounded, "chunked"), truth)]
     found = errors(outcome(rounded, "fused"), truth)
     assert all(one <= most for one, most in zip(found, allowed, strict=True)), (found, allowed)
+
+
+@pytest.mark.parametrize("gates", ["one", "two", "write"])
+@pytest.mark.parametrize("sizes", [(64, 64), (128, 128), (200, 64), (64, 200)], ids=str)
+@pytest.mark.parametrize("keep", ["all", "heads", "features"])
+def test_parts_of_a_long_sequence_are_as_right(monkeypatch, keep, sizes, gates):
+    """Which has few pages, so that its parts start at once; much of one arrives in the next."""
+    from palimpsest.kernels.fused import scan
+
+    usual, parts = scan.settings_for, []
+
+    def noted(*about):
+        found = usual(*about)
+        parts.append(found.parts)
+        return found
+
+    monkeypatch.setattr(scan, "settings_for", noted)
+    forgetting(monkeypatch, scan)
+    features, width = sizes
+    tokens = (1, 12000, 2)
+    queries, keys = torch.randn(2, *tokens, features, dtype=torch.float64)
+    keys = keys / keys.norm(dim=-1, keepdim=True)
+    shape = (*tokens, features) if keep == "features" else tokens
+    log_keep = None if keep == "all" else -0.02 * torch.rand(shape, dtype=torch.float64)
+    erase, write = torch.rand(2, *tokens, dtype=torch.float64)
+    if gates == "write":
+        erase = None
+    elif gates == "one":
+        erase /= 10
+    given = [queries, keys, torch.randn(*tokens, width, dtype=torch.float64), log_keep, erase, write]
+    as_close_as_the_plain_form(given, torch.randn(1, 2, features, width), gates == "one", "chunked")
+    assert min(parts) > 1
 
 
 def positive(x):
