@@ -179,6 +179,76 @@ def test_wide_heads_in_parts_cost_half_precision_no_more_than_rounding_what_come
     as_good_as_rounded(inputs, torch.bfloat16, 1e-6)
 
 
+@pytest.fixture
+def stops(monkeypatch):
+    """For how many chunks each part but the first asked for each slice of its page, looked at after every one."""
+    found, usual = [], scan.launch
+
+    def launch(known, purpose, kernel, arguments, way):
+        if purpose == "read back":
+            found.append(arguments[1])
+        usual(known, purpose, kernel, arguments, way)
+
+    monkeypatch.setattr(scan, "ROUND", 1)
+    monkeypatch.setattr(scan, "launch", launch)
+    return found
+
+
+@pytest.mark.parametrize(
+    "keep, erase, fading, expected",
+    [
+        ("all", True, 0.0, [4, 2]),
+        ("heads", False, 0.1, [4, 2]),
+        ("heads", True, 2.0, [1, 1]),
+        ("features", False, 0.5, [3, 2]),
+        ("features", True, 2.0, [1, 1]),
+    ],
+)
+def test_a_part_ends_where_nothing_is_left_of_its_page(keep, erase, fading, expected, cut, stops):
+    cut(3)
+    inputs = drawn(keep, erase, True, length=160)
+    if keep != "all":
+        inputs["log_keep"] = torch.full_like(inputs["log_keep"], -fading)
+    if erase:
+        inputs["erase"] = inputs["erase"] / 10
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+    assert [part.tolist() for part in stops] == [[[[count] for count in expected]] * 2]
+
+
+def test_keys_that_erase_all_of_a_page_end_its_part(cut, stops):
+    """Every feature in its turn, from the ninth: the second slice, of eight, is through before the first."""
+    cut(2)
+    inputs = drawn(length=160, features=24)
+    inputs["keys"] = torch.eye(24).double()[torch.arange(160) % 24].view(1, 160, 1, 24).expand(1, 160, 2, 24)
+    inputs["erase"] = torch.ones_like(inputs["erase"])
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+    assert stops[0].tolist() == [[[2, 1]], [[2, 1]]]
+
+
+@pytest.mark.parametrize("erase", (False, True))
+def test_each_slice_of_a_page_has_its_own_end(erase, cut, stops):
+    cut(2, columns=16)
+    inputs = drawn("features", erase, True, length=160, features=20, width=20)
+    if erase:  # no slice hears of another, where a key is of one alone
+        first = (torch.arange(160) % 2 == 0).view(1, 160, 1, 1)
+        inputs["keys"] = inputs["keys"].where(first == (torch.arange(20) < 16), 0.0)
+    inputs["log_keep"] = torch.where(torch.arange(20) < 16, -0.3, -1.5).double().expand(1, 160, 2, 20)
+    all_near(outcome(inputs, "fused", torch.float32, DEVICE), outcome(inputs, "reference", torch.float64))
+    assert stops[0].tolist() == [[[4, 1]], [[4, 1]]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep, features, fading", [("heads", 72, 0.4), ("features", 24, 0.8), ("heads", 24, 0.8)])
+def test_what_is_left_out_costs_half_precision_no_more_than_rounding_what_comes_out(keep, features, fading, cut, stops):
+    cut(2, chunk=32)
+    exact = drawn(keep, length=250, features=features)
+    exact["log_keep"] = torch.full_like(exact["log_keep"], -fading)
+    inputs = {name: None if x is None else x.bfloat16().double() for name, x in exact.items()}
+    inputs["write"] = inputs["erase"]
+    as_good_as_rounded(inputs, torch.bfloat16, 1e-6)
+    assert stops[0].max() < 4
+
+
 def test_what_no_part_asks_for_is_not_found(cut, monkeypatch):
     grids, usual = [], scan.launch
     monkeypatch.setattr(

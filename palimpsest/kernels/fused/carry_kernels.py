@@ -284,16 +284,25 @@ def with_values(bands, values, ALONE: tl.constexpr):
 
 
 @triton.jit
+def nothing(PRECISION: tl.constexpr):
+    """The square of a page that is less than what products lose of one."""
+    if PRECISION == "split":
+        return 2.0**-32
+    else:
+        return 2.0**-48
+
+
+@triton.jit
 def carry_kernel(
     queries, keys, values, write, matrix, solved, erase_in, write_in, seen_in, kept_in, remaining_in, dimmed_in, start,
-    reads, mass, notes_out, pages, last,
+    reads, mass, notes_out, pages, last, stops,
     q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, write_b, write_t, write_h,
     length, heads, chunks, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
     KEEP: tl.constexpr, ERASE: tl.constexpr, WRITE: tl.constexpr, LIMIT: tl.constexpr,
     STARTED: tl.constexpr, READS: tl.constexpr, READY: tl.constexpr, SAVES: tl.constexpr, TOGETHER: tl.constexpr,
-    STAGES: tl.constexpr, ALONE: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
+    STAGES: tl.constexpr, ALONE: tl.constexpr, ROUND: tl.constexpr, FINE: tl.constexpr, ROUGH: tl.constexpr,
 ):  # fmt: skip
     """`parts` pieces of `share` chunks each start from pages of their own, `start` [rows · heads, parts, k, v].
 
@@ -303,6 +312,8 @@ def carry_kernel(
     Where there are no values, all but the first start from the columns of the identity: the page they end as, `last`
     [rows · heads, parts - 1, k, k], is what the piece does to the page it is given, and what a query reads,
     [rows, tokens, heads, k], is what it asks of that page; where pages are saved as they were multiplied, so is that.
+    Every ROUND chunks it is looked whether anything is left of them. If not, the piece ends there as if it was through,
+    and `stops` [programs] tells after how many chunks.
 
     What backward needs is saved if asked for, before the page is changed: there is no room for two of them.
     """
@@ -323,79 +334,90 @@ def carry_kernel(
     there = on_slice(feature, column, slice, FEATURES, PAGE, COLUMNS, FULL)
     page = tl.zeros((BANDS, BAND, SIZE), tl.float32)
     if TURNING:
-        page += tl.where(feature == slice * COLUMNS + column, 1.0, 0.0)
+        page += tl.where((feature == slice * COLUMNS + column) & there, 1.0, 0.0)
     elif STARTED:
         at = line * parts + piece if READS else line
         at = at.to(tl.int64) * (FEATURES * PAGE) + slice * COLUMNS
         page += tl.load(start + at + on_page, mask=there if READS else there & (piece == 0), other=0.0)
-    for step in tl.range(tl.minimum(share, chunks - piece * share), num_stages=STAGES):
-        chunk = piece * share + step
-        first, index = chunk * CHUNK, line * chunks + chunk
-        inside = place < length - first
-        into = gate_at(chunk, write, row, head, length, write_b, write_t, write_h, WRITE and not ERASE, LIMIT, CHUNK)
-        kept, remaining = fade_at(index, kept_in, place, KEEP, CHUNK), fade_at(index, remaining_in, place, KEEP, CHUNK)
-        if TURNING:
-            v = None
-        else:
-            v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
-        k = look_for_bands(
-            first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
-            LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
-        )  # fmt: skip
-        if ERASE:
-            recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
-            given = given_to(v, faded(recall, kept, KEEP), index, erase_in, write_in, WRITE, ALONE, CHUNK)
-            notes = times_tile(given, solved, index, ALONE, True, CHUNK, FINE)
-            notes = with_count(notes, 1.0, slice, VALUES, PAGE)  # in full, as nothing of it is erased
-        elif TURNING:
-            notes = tl.zeros((BANDS, BAND, CHUNK), k.dtype)
-        else:
-            notes = with_count(v, 1.0, slice, VALUES, PAGE).to(v.dtype)
-            if WRITE:
-                notes = notes.to(tl.float32) * into[None, None, :]
-        if READS:
-            q = look_for_bands(
-                first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
+    left = tl.minimum(share, chunks - piece * share)
+    for turn in tl.range(tl.cdiv(share, ROUND) if TURNING else 1):
+        done = turn * ROUND
+        for step in tl.range(tl.minimum(left - done, ROUND) if TURNING else left, num_stages=STAGES):
+            chunk = piece * share + done + step
+            first, index = chunk * CHUNK, line * chunks + chunk
+            inside = place < length - first
+            ALONG: tl.constexpr = WRITE and not ERASE
+            into = gate_at(chunk, write, row, head, length, write_b, write_t, write_h, ALONG, LIMIT, CHUNK)
+            kept = fade_at(index, kept_in, place, KEEP, CHUNK)
+            remaining = fade_at(index, remaining_in, place, KEEP, CHUNK)
+            if TURNING:
+                v = None
+            else:
+                v = tokens_at(chunk, values, row, head, slice, length, v_b, v_t, v_h, VALUES, BANDS, CHUNK, FULL)
+            k = look_for_bands(
+                first_of(keys, row, head, first, k_b, k_t, k_h), k_t, inside, matrix,
                 LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
             )  # fmt: skip
-            # dimmed queries are no bfloat16; and what turns a page is rounded once it is found, and not before
-            ASKING: tl.constexpr = FINE if KEEP == "features" or TURNING else ROUGH
-            found = asked_of_page(page, q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, ASKING)
-            found = faded(found, kept, KEEP)
-            if READY:
-                SEEING: tl.constexpr = ROUGH if TURNING else FINE
-                found = times(notes, load_for_bands(seen_in, index, ALONE, True, CHUNK, FINE), SEEING, found)
-            elif ALONE:
-                found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH, found)
-            else:
-                found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
-        token = (row * length + first).to(tl.int64) * heads + head
-        here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
-        if SAVES and TOGETHER > 0:
-            save_notes(notes_out, index, slice, -notes, VALUES)
-            save_bands(pages, line, chunk, chunks, slice, page, chunk % TOGETHER == 0, VALUES, TOGETHER)
-        elif SAVES:
             if ERASE:
-                base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
-                offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
-                store_for_products(base, offsets, -notes, here, VALUES, FINE)
-            base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
-            tl.store(base + on_saved, page.to(pages.dtype.element_ty), mask=there)
-        page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
-        page = written(
-            page, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
-            ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE,
-        )  # fmt: skip
-        if READS and TURNING and TOGETHER > 0:
-            save_bands(reads, line, chunk, chunks, slice, found, True, VALUES, 1)
-        elif READS:
-            base = first_in_line(reads, row, head, first, length, heads, VALUES) + slice * COLUMNS
-            offsets = place[:, None] * (heads * VALUES) + across[None, :]
-            tl.store(base + offsets, as_tokens(found).to(reads.dtype.element_ty), mask=here)
-            if PAGE > VALUES:
-                counting = column == VALUES - slice * COLUMNS
-                overlap = tl.sum(tl.sum(tl.where(counting, found, 0.0), axis=0), axis=0)
-                tl.store(mass + token + place * heads, overlap, mask=inside & (slice == SLICES - 1))
+                recall = asked_of_page(page, k, dimmed_in, index * 3 + KEYS, ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE)
+                given = given_to(v, faded(recall, kept, KEEP), index, erase_in, write_in, WRITE, ALONE, CHUNK)
+                notes = times_tile(given, solved, index, ALONE, True, CHUNK, FINE)
+                notes = with_count(notes, 1.0, slice, VALUES, PAGE)  # in full, as nothing of it is erased
+            elif TURNING:
+                notes = tl.zeros((BANDS, BAND, CHUNK), k.dtype)
+            else:
+                notes = with_count(v, 1.0, slice, VALUES, PAGE).to(v.dtype)
+                if WRITE:
+                    notes = notes.to(tl.float32) * into[None, None, :]
+            if READS:
+                q = look_for_bands(
+                    first_of(queries, row, head, first, q_b, q_t, q_h), q_t, inside, matrix,
+                    LOOK, WIDTH, FEATURES, SIZE, CHUNK, ALONE,
+                )  # fmt: skip
+                # dimmed queries are no bfloat16; and what turns a page is rounded once it is found, and not before
+                ASKING: tl.constexpr = FINE if KEEP == "features" or TURNING else ROUGH
+                found = asked_of_page(
+                    page, q, dimmed_in, index * 3 + QUERIES, ALONE, KEEP, FEATURES, SIZE, CHUNK, ASKING
+                )
+                found = faded(found, kept, KEEP)
+                if READY:
+                    SEEING: tl.constexpr = ROUGH if TURNING else FINE
+                    found = times(notes, load_for_bands(seen_in, index, ALONE, True, CHUNK, FINE), SEEING, found)
+                elif ALONE:
+                    found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE)), ROUGH, found)
+                else:
+                    found = times(notes, tl.trans(seen_of(q, k, CHUNK, FINE))[None, :, :], ROUGH, found)
+            token = (row * length + first).to(tl.int64) * heads + head
+            here = on_tokens(inside, across, slice, VALUES, COLUMNS, FULL)
+            if SAVES and TOGETHER > 0:
+                save_notes(notes_out, index, slice, -notes, VALUES)
+                save_bands(pages, line, chunk, chunks, slice, page, chunk % TOGETHER == 0, VALUES, TOGETHER)
+            elif SAVES:
+                if ERASE:
+                    base = notes_out + token * (HALVES * VALUES) + slice * COLUMNS
+                    offsets = place[:, None] * (heads * HALVES * VALUES) + across[None, :]
+                    store_for_products(base, offsets, -notes, here, VALUES, FINE)
+                base = pages + index.to(tl.int64) * (FEATURES * PAGE) + slice * (COLUMNS * FEATURES)
+                tl.store(base + on_saved, page.to(pages.dtype.element_ty), mask=there)
+            page = left_of_page(page, index, kept_in, KEEP, FEATURES, SIZE, CHUNK)
+            page = written(
+                page, faded(notes, remaining, KEEP), k, dimmed_in, index * 3 + KEYS_LEFT,
+                ALONE, KEEP, FEATURES, SIZE, CHUNK, FINE,
+            )  # fmt: skip
+            if READS and TURNING and TOGETHER > 0:
+                save_bands(reads, line, chunk, chunks, slice, found, True, VALUES, 1)
+            elif READS:
+                base = first_in_line(reads, row, head, first, length, heads, VALUES) + slice * COLUMNS
+                offsets = place[:, None] * (heads * VALUES) + across[None, :]
+                tl.store(base + offsets, as_tokens(found).to(reads.dtype.element_ty), mask=here)
+                if PAGE > VALUES:
+                    counting = column == VALUES - slice * COLUMNS
+                    overlap = tl.sum(tl.sum(tl.where(counting, found, 0.0), axis=0), axis=0)
+                    tl.store(mass + token + place * heads, overlap, mask=inside & (slice == SLICES - 1))
+        if TURNING:
+            left = tl.where(tl.sum(page * page) <= nothing(FINE), tl.minimum(left, done + ROUND), left)
+    if TURNING and READS:
+        tl.store(stops + program, left)
     at = line
     if TURNING:
         at = line * (parts - 1) + piece - 1

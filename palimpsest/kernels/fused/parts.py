@@ -95,39 +95,48 @@ def way_between(pages: Tensor, precision: str, reversed: bool = False) -> Way:
 
 @triton.jit
 def read_back_kernel(
-    queries, matrix, of_reads, of_mass, ends,
+    queries, stops, matrix, of_reads, of_mass, ends,
     q_b, q_t, q_h, r_b, r_t, r_h,
     length, heads, parts, share,
     LOOK: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, SIZE: tl.constexpr,
     VALUES: tl.constexpr, PAGE: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr,
-    SLICE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    CHUNK: tl.constexpr, SLICE: tl.constexpr, WEAVES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the page that a part of `share` tokens starts from, of its own reads alone.
 
     They ask that page for `queries`, and so it is Σ query ⊗ gradient of read: no token waits for another. That of each
     part but the first goes to `ends` [rows · heads, parts, k, v] as of what the one before it ends with. A program has
-    some columns of the page, turned as in `carry`. Where SLICE is not 0, queries lie as they were multiplied, so many
-    features at a time, and tokens are taken in that order.
+    some columns of the page, turned as in `carry`. Where queries are what `carry` asks, each SLICE of their features
+    is there for so many chunks as `stops` [rows · heads, parts - 1, slices] tells, and nothing after that. Where they
+    lie as they were multiplied, tokens are taken in that order.
     """
     SLICES: tl.constexpr = (PAGE + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     slice, piece, line = program % SLICES, (program // SLICES) % (parts - 1) + 1, program // (SLICES * (parts - 1))
     row, head = line // heads, line % heads
     number, column, feature = tl.arange(0, TOKENS), slice * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, SIZE)
-    place = woven(number) if SLICE else number
+    place = woven(number) if WEAVES else number
     page = tl.zeros((COLUMNS, SIZE), tl.float32)
     begin, end = piece * share, tl.minimum(piece * share + share, length)
+    if stops is not None:
+        stops += (line * (parts - 1) + piece - 1) * tl.cdiv(FEATURES, SLICE)
+        stop = tl.load(stops + feature // SLICE, mask=feature < FEATURES, other=0) * CHUNK
+        end = tl.minimum(begin + tl.max(stop), end)
     for step in tl.range((end - begin + TOKENS - 1) // TOKENS, num_stages=STAGES):
         first = begin + step * TOKENS
         inside = place < end - first
-        if SLICE:
-            base = queries + (line * tl.cdiv(length, WOVEN) + first // WOVEN).to(tl.int64) * (WOVEN * SIZE)
-            there = number < tl.cdiv(end - first, WOVEN) * WOVEN  # whole chunks of them
-            at = where_multiplied(feature[:, None], number[None, :], SLICE, SLICE * WOVEN, WOVEN * SIZE)
-            asked = tl.trans(tl.load(base + at, mask=there[None, :], other=0.0))
-        else:
+        if stops is None:
             base = first_of(queries, row, head, first, q_b, q_t, q_h)
             asked = look(base, q_t, inside, matrix, LOOK, WIDTH, FEATURES, SIZE, TOKENS)
+        elif WEAVES:
+            base = queries + (line * tl.cdiv(length, WOVEN) + first // WOVEN).to(tl.int64) * (WOVEN * SIZE)
+            at = where_multiplied(feature[:, None], number[None, :], SLICE, SLICE * WOVEN, WOVEN * SIZE)
+            there = number[None, :] < (stop - step * TOKENS)[:, None]
+            asked = tl.trans(tl.load(base + at, mask=there, other=0.0))
+        else:
+            base = first_of(queries, row, head, first, q_b, q_t, q_h)
+            there = inside[:, None] & (place[:, None] < (stop - step * TOKENS)[None, :])
+            asked = tl.load(base + (place[:, None] * q_t + feature[None, :]), mask=there, other=0.0)
         coming = tile_at(first_of(of_reads, row, head, first, r_b, r_t, r_h), r_t, place, column, inside, VALUES)
         if PAGE > VALUES:
             mass = first_in_line(of_mass, row, head, first, length, heads, 1) + place * heads

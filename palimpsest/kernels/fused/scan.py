@@ -31,6 +31,7 @@ MOST = 256  # features, values
 BAND = bands.BAND.value  # columns
 WOVEN = bands.WOVEN.value  # tokens of a chunk whose notes are saved as they were multiplied
 AT_ONCE = block_kernels.AT_ONCE.value  # blocks
+ROUND = 32  # chunks, after which it is looked whether anything is left of a page
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,7 @@ class Hidden(NamedTuple):
     starts: Tensor | None  # (b h) parts k v, of the parts that a sequence has
     turning: Tensor | None  # (b h) (parts - 1) k k, what all but the first do to a page, where somebody asks
     asked: Tensor | None  # b t h k, what queries ask of the page their part starts from; or (b h) n k c, as multiplied
+    stops: Tensor | None  # (b h) (parts - 1) slices, int32, for how many chunks they do
 
     def of(self, buffer: Tensor) -> "Hidden":
         saved = None if self.saved is None else Saved(*tensors_in(buffer, self.saved))
@@ -270,14 +272,16 @@ def rooms_for(p: Problem, x: "Inputs") -> tuple[Buffer, Hidden]:
         kept = buffer.room(*chunks, features)
         dimmed = buffer.room(*chunks, 3, *halves, chunk, features, dtype=kind)
     starts = buffer.room(p.lines, parts, features, page) if parts > 1 else None
-    turning = asked = None
+    turning = asked = stops = None
     turned = parts - 1 if x.saves else parts - 2  # what the last does to a page is for backward alone
     if turned > 0 and not (x.erase is None and p.keep == "all"):
         turning = buffer.room(p.lines, parts - 1, features, features)
         across = (*chunks, holding(features), chunk) if p.weaves else (rows, length, heads, features)
-        asked = buffer.room(*across, dtype=p.precision.saved) if x.saves else None
+        if x.saves:
+            asked = buffer.room(*across, dtype=p.precision.saved)
+            stops = buffer.room(p.lines, parts - 1, -(-features // p.settings.columns), dtype=torch.int32)
     ready = Ready(queries, keys, solved, opened, into, seen, logs, kept, remaining, dimmed)
-    return buffer, Hidden(saved, ready, starts, turning, asked)
+    return buffer, Hidden(saved, ready, starts, turning, asked, stops)
 
 
 class Results(NamedTuple):
@@ -314,7 +318,7 @@ def prepare(p: Problem, tensors, ready: Ready) -> None:
 
 
 def carry(
-    p: Problem, purpose: str, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None
+    p: Problem, purpose: str, tensors, ready: Ready, start, reads, mass, last, saved: Saved | None = None, stops=None
 ) -> None:
     queries, keys, values, _, erase, write, matrix = tensors
 
@@ -327,13 +331,14 @@ def carry(
         constants |= {"STARTED": start is not None, "READS": reads is not None, "SAVES": saved is not None}
         constants |= {"VALUES": count, "PAGE": page, "COLUMNS": columns, "TOGETHER": p.together}
         constants |= {"STAGES": p.settings.stages, "ALONE": p.alone(p.settings.carry_warps)}
+        constants["ROUND"] = ROUND if values is None else 0
         grid = (p.lines * pieces * -(-page // columns), 1, 1)
         return Way(grid, numbers, p.common() | constants, p.settings.carry_warps, p.settings.stages)
 
     arguments = (
         queries, keys, values, write, matrix,
         ready.solved, ready.erase, ready.write, ready.seen, ready.kept, ready.remaining, ready.dimmed,
-        start, reads, mass, *(saved or Saved()), last,
+        start, reads, mass, *(saved or Saved()), last, stops,
     )  # fmt: skip
     launch(p.known, purpose, kernels.carry_kernel, arguments, way)
 
@@ -362,7 +367,7 @@ def carry_back(
 
 
 def read_back(
-    p: Problem, queries: Tensor, asked: Tensor | None, matrix: Tensor | None, of_reads, of_mass, ends
+    p: Problem, queries: Tensor, asked: Tensor | None, stops: Tensor | None, matrix, of_reads, of_mass, ends
 ) -> None:
     """What the reads of each part say of the page it starts from, as what the part before ends with."""
     look = p.look if asked is None else BARE
@@ -373,12 +378,12 @@ def read_back(
         lies_ready = look[:2] == BARE[:2] and p.precision.fine == "split" and not p.shape.counts
         size, page = holding(p.shape.features), p.shape.page
         columns, tokens, warps, stages = cut_back(page, size, p.settings.chunk, lies_ready)
-        constants = p.common("CHUNK", "KEEP", "LIMIT", "FINE", "ROUGH") | {"LOOK": look, "PRECISION": p.precision.fine}
+        constants = p.common("KEEP", "LIMIT", "FINE", "ROUGH") | {"LOOK": look, "PRECISION": p.precision.fine}
         constants |= {"VALUES": p.shape.values, "PAGE": page, "COLUMNS": columns, "TOKENS": tokens}
-        constants |= {"SLICE": p.settings.columns if p.weaves else 0, "STAGES": stages}
+        constants |= {"SLICE": p.settings.columns, "WEAVES": p.weaves, "STAGES": stages}
         return Way((p.lines * (p.settings.parts - 1) * -(-page // columns), 1, 1), numbers, constants, warps, stages)
 
-    launch(p.known, "read back", kernels.read_back_kernel, (queries, matrix, of_reads, of_mass, ends), way)
+    launch(p.known, "read back", kernels.read_back_kernel, (queries, stops, matrix, of_reads, of_mass, ends), way)
 
 
 def gradients(p: Problem, tensors, ready: Ready, saved: Saved, of_reads, of_mass, of_fresh, of_values, of_pages):
@@ -457,14 +462,14 @@ def forward(x: "Inputs") -> Results:
     p, tensors = known_problem(x), x.tensors
     buffer, hidden = rooms_for(p, x)
     made = results(p, x.values, buffer)
-    saved, ready, starts, turning, asked = hidden.of(made.buffer)
+    saved, ready, starts, turning, asked, stops = hidden.of(made.buffer)
     prepare(p, tensors, ready)
     p, tensors = looked(p, tensors, ready)
     start = x.memory
     if starts is not None:
         carry(p, "own", tensors, ready, x.memory, None, None, starts)
         if turning is not None:
-            carry(p, "turning", (*tensors[:2], None, *tensors[3:]), ready, None, asked, None, turning)
+            carry(p, "turning", (*tensors[:2], None, *tensors[3:]), ready, None, asked, None, turning, stops=stops)
         start = put_together(p, "starts", x.memory, turning, starts)
     carry(p, "carry", tensors, ready, start, made.reads, made.mass, made.last, saved)
     return made
@@ -483,7 +488,7 @@ def put_together(p: Problem, purpose: str, first: Tensor | None, turning: Tensor
 def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Tensor | None, kept: Tensor) -> tuple:
     """Gradients, of the page each part starts with too if one was given, and a buffer for what only kernels see."""
     p, tensors = known_problem(x, of_reads, of_last, of_mass), x.tensors
-    saved, ready, _, turning, asked = rooms_for(p, x)[1].of(kept)
+    saved, ready, _, turning, asked, stops = rooms_for(p, x)[1].of(kept)
     buffer, fresh, ends = Buffer(), None, None
     pages = buffer.room(*saved.pages.shape, dtype=saved.pages.dtype)
     if saved.notes is not None and not p.opened:
@@ -499,7 +504,7 @@ def backward(x: "Inputs", of_reads: Tensor, of_last: Tensor | None, of_mass: Ten
     of_values = x.values.new_empty(*x.values.shape)
     seen = looked(p, tensors, ready)
     if of_ends is not None:
-        read_back(p, x.queries, asked, x.matrix, of_reads, of_mass, of_ends)
+        read_back(p, x.queries, asked, stops, x.matrix, of_reads, of_mass, of_ends)
         of_last = put_together(p, "ends", of_last, turning, of_ends)
     carry_back(*seen, ready, of_reads, of_mass, of_last, of_starts, of_fresh, of_values, of_pages)
     found = gradients(p, tensors, ready, saved, of_reads, of_mass, of_fresh, of_values, of_pages)
