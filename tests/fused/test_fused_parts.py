@@ -215,6 +215,22 @@ def test_a_part_ends_where_nothing_is_left_of_its_page(keep, erase, fading, expe
     assert [part.tolist() for part in stops] == [[[[count] for count in expected]] * 2]
 
 
+@pytest.mark.parametrize("keep, erase", RULES[1:], ids=str)
+def test_what_a_part_forgets_has_no_gradient(keep, erase, cut, stops):
+    """The second of three forgets, and the last page alone is asked for: nothing comes back to the first page."""
+    cut(3)
+    inputs = drawn(keep, erase, True, length=160)
+    forgetting = (torch.arange(160) // 64 == 1).view(1, 160, 1, *[1] * (inputs["log_keep"].ndim - 3))
+    inputs["log_keep"] = torch.full_like(inputs["log_keep"], -1.25) * forgetting
+    if erase:
+        inputs["erase"] = inputs["erase"] / 10
+    truth = outcome(inputs, "reference", torch.float64, asked=["last memory"])
+    found = outcome(inputs, "fused", torch.float32, DEVICE, asked=["last memory"])
+    all_near({name: found[name] for name in truth}, truth)
+    assert [part.tolist() for part in stops] == [[[[1], [2]]] * 2]
+    assert not found["gradient of memory"].any()
+
+
 def test_keys_that_erase_all_of_a_page_end_its_part(cut, stops):
     """Every feature in its turn, from the ninth: the second slice, of eight, is through before the first."""
     cut(2)

@@ -312,8 +312,8 @@ def carry_kernel(
     Where there are no values, all but the first start from the columns of the identity: the page they end as, `last`
     [rows · heads, parts - 1, k, k], is what the piece does to the page it is given, and what a query reads,
     [rows, tokens, heads, k], is what it asks of that page; where pages are saved as they were multiplied, so is that.
-    Every ROUND chunks it is looked whether anything is left of them. If not, the piece ends there as if it was through,
-    and `stops` [programs] tells after how many chunks.
+    Every ROUND chunks it is looked whether anything is left of them. If not, the piece ends there, with nothing, and
+    `stops` [programs] tells after how many chunks.
 
     What backward needs is saved if asked for, before the page is changed: there is no room for two of them.
     """
@@ -415,7 +415,9 @@ def carry_kernel(
                     overlap = tl.sum(tl.sum(tl.where(counting, found, 0.0), axis=0), axis=0)
                     tl.store(mass + token + place * heads, overlap, mask=inside & (slice == SLICES - 1))
         if TURNING:
-            left = tl.where(tl.sum(page * page) <= nothing(FINE), tl.minimum(left, done + ROUND), left)
+            gone = tl.sum(page * page) <= nothing(FINE)
+            page = tl.where(gone, 0.0, page)
+            left = tl.where(gone, tl.minimum(left, done + ROUND), left)
     if TURNING and READS:
         tl.store(stops + program, left)
     at = line
