@@ -272,7 +272,7 @@ def test_many_features_that_are_made_on_chip_are_multiplied_in_shares(map, width
 @pytest.mark.parametrize("map, scale", ((Silu(), UnitNorm()), (EluPlusOne(), SumToOne())), ids=("Silu", "EluPlusOne"))
 def test_features_that_several_programs_need_are_made_once(map, scale, counted, parts, cut, monkeypatch):
     looks, usual = [], fused.carry
-    monkeypatch.setattr(fused, "carry", lambda p, *given: looks.append(p.look) or usual(p, *given))
+    monkeypatch.setattr(fused, "carry", lambda p, *given, **named: looks.append(p.look) or usual(p, *given, **named))
     cut(chunk=16, columns=16, parts=parts)
     inputs, look = drawn("heads", features=8, width=20, counted=counted), look_of(map, scale, 8)
     expected = outcome(inputs, "chunked", torch.float64, look=look)
