@@ -225,13 +225,19 @@ def scans() -> Iterator[Case]:
 
 
 def long_scans() -> Iterator[Case]:
-    """Of one page, whose parts start at once; what is written in one is not forgotten in the next."""
+    """Of one page, whose parts start at once; what is written in one is not forgotten in the next, or all of it is."""
     chance = torch.Generator().manual_seed(0)
     tokens = (1, LONG, 1)
     summed = addressed(WIDE, WIDE, tokens, chance)
     erase, write = rewriting(tokens, chance).values()
-    for rule, inputs in {"Sum, long": summed, "Delta, long": summed | {"erase": erase / 100, "write": write}}.items():
-        yield Case("memory_scan", rule, ["fused"], inputs, scan, definition="chunked", plain="chunked")
+    forgotten = addressed(WIDER, WIDE, tokens, chance) | {"erase": 0.7 + 0.3 * erase}
+    given: dict[str, tuple[Inputs, Compute]] = {
+        "Sum, long": (summed, scan),
+        "Delta, long": (summed | {"erase": erase / 100, "write": write}, scan),
+        "Delta, one gate, long": (forgotten, scan_by_one_gate),
+    }
+    for rule, (inputs, compute) in given.items():
+        yield Case("memory_scan", rule, ["fused"], inputs, compute, definition="chunked", plain="chunked")
 
 
 def decodings() -> Iterator[Case]:
