@@ -9,7 +9,6 @@ from program import Instruction
 
 GROUP = 128  # threads
 SPANS = {0: 16, 1: 128, 2: 64, 3: 32}  # bytes of a row of a tile, by how the tile is laid out
-REGISTERS = (2, 2)  # of a tile of 16 rows, for the lower and upper half of rows, and then of columns
 
 
 class Asked(NamedTuple):
