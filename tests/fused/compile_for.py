@@ -18,7 +18,7 @@ from elsewhere import Elsewhere
 from torch import Tensor
 
 from palimpsest.gates import Gates
-from palimpsest.kernels.fused import attention, cross_entropy, scan, sums
+from palimpsest.kernels.fused import attention, cross_entropy, scan, scan_launches, sums
 from palimpsest.kernels.fused.tuned import with_numbers
 from palimpsest.look import Look
 from palimpsest.relative import Relative
@@ -81,8 +81,8 @@ def scored(width: int) -> Tensor:
 
 
 FAMILIES = {
-    "scan": (scan, scanned),
-    "long scan": (scan, scanned_in_parts),
+    "scan": (scan_launches, scanned),
+    "long scan": (scan_launches, scanned_in_parts),
     "sum": (sums, added_up),
     "attention": (attention, attended),
     "head": (cross_entropy, scored),

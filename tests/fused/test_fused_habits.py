@@ -3,7 +3,7 @@
 import pytest
 import torch
 from forms import as_launched
-from test_fused_repeating import DOORS, drawn, interpreted, outcome, same, summed
+from test_fused_repeating import DOORS, KERNELS, drawn, interpreted, outcome, same, summed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -62,7 +62,7 @@ def accustomed(request, monkeypatch, followed):
     module, door, shapes = USUAL[request.param]
     given = drawn(0, shapes)
     expected = outcome(door, given)
-    as_launched(monkeypatch, module, module.kernels)
+    as_launched(monkeypatch, module, KERNELS[module])
     if module is sums:
         monkeypatch.setattr(scan, "known_of", sums.known_of)
     for _ in range(4):
@@ -179,7 +179,7 @@ def test_a_memory_goes_there_by_habit_and_back_step_by_step(monkeypatch, followe
     module, door, shapes = DOORS["scan"]
     given = drawn(0, shapes)
     expected = outcome(door, given)
-    as_launched(monkeypatch, module, module.kernels)
+    as_launched(monkeypatch, module, KERNELS[module])
     for _ in range(5):
         same(outcome(door, given), expected)
     assert followed["there"] >= 2

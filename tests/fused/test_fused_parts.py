@@ -10,7 +10,7 @@ from test_fused_scan import DEVICE, KEEPS, USUAL, Inputs, all_near, as_good_as_r
 from torch import Tensor
 
 from palimpsest.kernels import Gates, memory_scan
-from palimpsest.kernels.fused import scan
+from palimpsest.kernels.fused import scan, scan_launches
 from palimpsest.kernels.fused.parts import parts_kernel, way_between
 from palimpsest.look import Look
 from palimpsest.memory.feature_maps import DPFP
@@ -182,15 +182,15 @@ def test_wide_heads_in_parts_cost_half_precision_no_more_than_rounding_what_come
 @pytest.fixture
 def stops(monkeypatch):
     """For how many chunks each part but the first asked for each slice of its page, looked at after every one."""
-    found, usual = [], scan.launch
+    found, usual = [], scan_launches.launch
 
     def launch(known, purpose, kernel, arguments, way):
         if purpose == "read back":
             found.append(arguments[1])
         usual(known, purpose, kernel, arguments, way)
 
-    monkeypatch.setattr(scan, "ROUND", 1)
-    monkeypatch.setattr(scan, "launch", launch)
+    monkeypatch.setattr(scan_launches, "ROUND", 1)
+    monkeypatch.setattr(scan_launches, "launch", launch)
     return found
 
 
@@ -266,9 +266,11 @@ def test_what_is_left_out_costs_half_precision_no_more_than_rounding_what_comes_
 
 
 def test_what_no_part_asks_for_is_not_found(cut, monkeypatch):
-    grids, usual = [], scan.launch
+    grids, usual = [], scan_launches.launch
     monkeypatch.setattr(
-        scan, "launch", lambda known, name, *rest: grids.append((name, rest[-1]().grid[0])) or usual(known, name, *rest)
+        scan_launches,
+        "launch",
+        lambda known, name, *rest: grids.append((name, rest[-1]().grid[0])) or usual(known, name, *rest),
     )
 
     def programs(parts: int, run) -> dict[str, int]:

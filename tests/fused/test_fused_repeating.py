@@ -9,7 +9,15 @@ from torch import Tensor
 from triton import knobs
 
 from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
-from palimpsest.kernels.fused import attention, scan, sums
+from palimpsest.kernels.fused import (
+    attention,
+    attention_kernels,
+    scan,
+    scan_kernels,
+    scan_launches,
+    sum_kernels,
+    sums,
+)
 from palimpsest.kernels.fused.buffer import ALIGNED, Buffer, tensors_in
 from palimpsest.kernels.fused.launching import Compiled, straight_to
 from palimpsest.kernels.fused.tuned import with_numbers
@@ -70,6 +78,7 @@ def attended(queries, keys, values, places, table, bias, mask, vector_keys, vect
 TERMS = [TOKENS, TOKENS, TOKENS, TOKENS, (18, 2, 16), (18, 2), (2, 18), (2, 3, 16), (2, 3, 16)]
 LONG, LONGER = (1, 36, 2, 16), (1, 68, 2, 16)
 WIDE, WIDE_AND_LONG = (1, 18, 2, 72), (1, 68, 1, 72)
+KERNELS = {scan: scan_kernels, sums: sum_kernels, attention: attention_kernels}
 DOORS = {
     "scan": (scan, scanned, [TOKENS, TOKENS, TOKENS, TOKENS[:3], (1, 2, 16, 16)]),
     "scan in parts": (scan, scanned, [LONG, LONG, LONG, LONG[:3], (1, 2, 16, 16)]),
@@ -119,7 +128,7 @@ def test_an_operation_is_the_same_by_addresses(name, monkeypatch):
     module, door, shapes = DOORS[name]
     several = [drawn(seed, shapes) for seed in range(2)]
     expected = [outcome(door, given) for given in several]
-    kernels = as_launched(monkeypatch, module, module.kernels)
+    kernels = as_launched(monkeypatch, module, KERNELS[module])
     for _ in range(2):
         same(outcome(door, several[0]), expected[0])
     assert not any(kernel.by_address for kernel in kernels)
@@ -135,7 +144,7 @@ def test_an_operation_is_the_same_by_addresses(name, monkeypatch):
 def test_tensors_that_were_one_may_be_several_the_next_time(monkeypatch):
     one, *several = drawn(0, [TOKENS] * 4)
     expected = outcome(summed, several)
-    kernels = as_launched(monkeypatch, sums, sums.kernels)
+    kernels = as_launched(monkeypatch, sums, sum_kernels)
     for _ in range(2):
         outcome(lambda x: summed(x, x, x), [one])
     same(outcome(summed, several), expected)
@@ -144,11 +153,11 @@ def test_tensors_that_were_one_may_be_several_the_next_time(monkeypatch):
 
 @interpreted
 def test_what_is_more_than_launches_is_never_done_by_addresses(monkeypatch):
-    usual = scan.put_together
-    monkeypatch.setattr(scan, "put_together", lambda *given: usual(*given).clone())
+    usual = scan_launches.put_together
+    monkeypatch.setattr(scan_launches, "put_together", lambda *given: usual(*given).clone())
     _, door, shapes = DOORS["scan in parts"]
     given = drawn(0, shapes)
-    kernels = as_launched(monkeypatch, scan, scan.kernels)
+    kernels = as_launched(monkeypatch, scan, scan_kernels)
     first, *others = [outcome(door, given) for _ in range(4)]
     for each in others:
         same(each, first)
@@ -194,7 +203,7 @@ def test_a_launcher_that_is_not_understood_is_left_to_triton(form):
 
 def test_who_follows_launches_is_told_of_them(monkeypatch):
     kernel, followed, x = Kernel(), [], torch.zeros(1)
-    as_launched(monkeypatch, scan, scan.kernels)
+    as_launched(monkeypatch, scan, scan_kernels)
     binary = Binary(Launcher(kernel, GRID, (x,)), lambda *arguments: followed.append(arguments))
     compiled = Compiled(binary, GRID, (x,), (3,))
     compiled((x,))
@@ -207,7 +216,7 @@ def test_who_follows_launches_is_told_of_them(monkeypatch):
 
 
 def test_another_device_is_not_launched_on(monkeypatch):
-    as_launched(monkeypatch, scan, scan.kernels)
+    as_launched(monkeypatch, scan, scan_kernels)
     x = torch.zeros(1)
     compiled = Compiled(Binary(Launcher(Kernel(), GRID, (x,)), None), GRID, (x,), ())
     compiled.device = 1

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from palimpsest.kernels import BackendRefused, Gates, counted_scan, memory_scan
 from palimpsest.kernels.fused import scan as fused
+from palimpsest.kernels.fused import scan_kernels, scan_launches
 from palimpsest.look import Look
 from palimpsest.memory.feature_maps import DPFP, EluPlusOne, Favor, Identity, Silu
 from palimpsest.memory.key_scales import SumToOne, UnitNorm, Unscaled
@@ -119,7 +120,7 @@ def cut(monkeypatch):
 @pytest.mark.parametrize("keep, parts", [("all", 1), ("features", 1), ("heads", 2)])
 def test_a_kernel_that_is_known_is_launched_with_the_same_arguments(keep, parts, cut, monkeypatch):
     cut(chunk=16, parts=parts)
-    compiled = as_compiled(monkeypatch, fused, fused.kernels)
+    compiled = as_compiled(monkeypatch, fused, scan_kernels)
     inputs = drawn(keep, length=36)
     outcome(inputs, "fused", torch.float32, DEVICE)
     assert not any(kernel.known for kernel in compiled)
@@ -226,8 +227,8 @@ def test_a_gate_may_be_zero_or_next_to_it_where_it_erases_and_writes(chances, ke
 
 
 def test_gradients_of_what_notes_were_made_of_are_saved_only_where_those_of_values_do_not_tell_them(monkeypatch):
-    saved, usual = [], fused.gradients
-    monkeypatch.setattr(fused, "gradients", lambda *given: saved.append(given[-3]) or usual(*given))
+    saved, usual = [], scan_launches.gradients
+    monkeypatch.setattr(scan_launches, "gradients", lambda *given: saved.append(given[-3]) or usual(*given))
     for dtype in (torch.bfloat16, torch.float32):
         inputs = drawn(length=16)
         outcome(inputs | {"write": inputs["erase"]}, "fused", dtype, DEVICE)
@@ -271,8 +272,13 @@ def test_many_features_that_are_made_on_chip_are_multiplied_in_shares(map, width
 @pytest.mark.parametrize("counted, parts", ((False, 1), (False, 2), (True, 1)))
 @pytest.mark.parametrize("map, scale", ((Silu(), UnitNorm()), (EluPlusOne(), SumToOne())), ids=("Silu", "EluPlusOne"))
 def test_features_that_several_programs_need_are_made_once(map, scale, counted, parts, cut, monkeypatch):
-    looks, usual = [], fused.carry
-    monkeypatch.setattr(fused, "carry", lambda p, *given, **named: looks.append(p.look) or usual(p, *given, **named))
+    looks, usual = [], scan_launches.carry
+
+    def carry(p, *given, **named):
+        looks.append(p.look)
+        usual(p, *given, **named)
+
+    monkeypatch.setattr(scan_launches, "carry", carry)
     cut(chunk=16, columns=16, parts=parts)
     inputs, look = drawn("heads", features=8, width=20, counted=counted), look_of(map, scale, 8)
     expected = outcome(inputs, "chunked", torch.float64, look=look)

@@ -9,7 +9,7 @@ which is β times the gradient of what T was given:
 
 There is no T and no chunk in that, so that pages need be saved only before every block. It is for one gate that erases
 and writes, for bfloat16, and for features that are not made by products; everything else is for `gradients`
-(scan_kernels.py). Notes and pages lie as `carry` and `carry_back` multiplied them, and notes have the other sign:
+(gradient_kernels.py). Notes and pages lie as `carry` and `carry_back` multiplied them, and notes have the other sign:
 tokens and features are in woven order here (bands.py), until they are stored.
 
 Tiles have 64 rows, which on Hopper groups of warps multiply without a register for what they read: only so there is
