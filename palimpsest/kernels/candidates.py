@@ -5,13 +5,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .fused import attention, cross_entropy, scan, sums
+from .fused import attention, cross_entropy, scan, scan_problem, scan_settings, sums
 from .fused.features import holding
 from .fused.launching import processors_of
 from .fused.operation import Operation
-from .fused.scan_problem import WOVEN, Problem
-from .fused.scan_settings import BAND
-from .fused.scan_settings import Settings as ScanSettings
 from .fused.tuned import numbers_of, trying
 
 WARPS, STAGES, TILES = (1, 2, 4, 8), (1, 2, 3, 4, 5), (16, 32, 64, 128)
@@ -27,16 +24,16 @@ class Tunable(NamedTuple):
     choices: Callable[[Sequence, Any], Choices]  # what each number of them could be
 
 
-def scan_shipped(inputs: Sequence) -> ScanSettings:
+def scan_shipped(inputs: Sequence) -> scan_settings.Settings:
     return shipped_problem(inputs).settings
 
 
-def shipped_problem(inputs: Sequence) -> Problem:
+def shipped_problem(inputs: Sequence) -> scan_problem.Problem:
     with trying("memory_scan", inputs, None):
         return scan.problem({}, scan.Inputs(*inputs))
 
 
-def scan_choices(inputs: Sequence, shipped: ScanSettings) -> Choices:
+def scan_choices(inputs: Sequence, shipped: scan_settings.Settings) -> Choices:
     """Columns are whole bands of a page, so that no product has more rows than one, whatever they are.
 
     But where heads fade, they are the rows of one, and these stay under 64; and pages that are saved as they were
@@ -44,7 +41,7 @@ def scan_choices(inputs: Sequence, shipped: ScanSettings) -> Choices:
     """
     x = scan.Inputs(*inputs)
     columns = [number for number in (16, 32, 64) if number <= holding(x.values.shape[-1])]
-    least = WOVEN if shipped_problem(inputs).weaves else BAND
+    least = scan_problem.WOVEN if shipped_problem(inputs).weaves else scan_settings.BAND
     fades = x.log_keep is not None and x.log_keep.ndim == 3
     narrow = [number for number in columns if number < 64 or not fades]
     return choices_of(shipped, columns=[n for n in columns if n >= least], gradient_columns=narrow)

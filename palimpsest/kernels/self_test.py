@@ -108,6 +108,13 @@ class Case:
             if backend == "fused" and device.type != "cpu":
                 yield self.attempt_in_half(backend, device)
 
+    def first_trials(self, device: torch.device) -> Iterator[Trial]:
+        """Of the fused form, before it is used."""
+        if torch.float32 in self.first:
+            yield self.attempt("fused", device, self.expected())
+        if HALF in self.first:
+            yield self.attempt_in_half("fused", device)
+
     def attempt(self, backend: str, device: torch.device, expected: Results) -> Trial:
         started = Trial(self.kernel, backend, str(device), self.name)
         try:
@@ -166,10 +173,7 @@ def fused_trials(kernel: str, device: torch.device, asked: Callable[[], object] 
     if device.type == "cuda":
         rehearse(chosen, device, asked)
     for case in chosen:
-        if torch.float32 in case.first:
-            yield case.attempt("fused", device, case.expected())
-        if HALF in case.first:
-            yield case.attempt_in_half("fused", device)
+        yield from case.first_trials(device)
 
 
 def rehearse(cases: Iterable[Case], device: torch.device, asked: Callable[[], object] | None) -> None:

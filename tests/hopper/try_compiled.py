@@ -17,7 +17,7 @@ import torch
 
 from palimpsest.kernels import self_test
 from palimpsest.kernels.fused import scan
-from palimpsest.kernels.self_test import HALF, WIDER, Case, Trial, addressed, fading, rewriting
+from palimpsest.kernels.self_test import WIDER, Case, Trial, addressed, fading, rewriting
 
 TOKENS = (1, 3500, 1)  # three parts, and in each what is done to a page is looked at more than once
 CPU = torch.device("cpu")
@@ -47,10 +47,7 @@ def cases() -> Iterator[Case]:
 def trials(kernel: str, name: str | None) -> Iterator[Trial]:
     for case in cases():
         if case.kernel == kernel and name in (None, case.name):
-            if torch.float32 in case.first:
-                yield case.attempt("fused", CPU, case.expected())
-            if HALF in case.first:
-                yield case.attempt_in_half("fused", CPU)
+            yield from case.first_trials(CPU)
 
 
 def main() -> None:

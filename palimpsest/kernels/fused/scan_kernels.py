@@ -19,10 +19,9 @@ from .block_kernels import block_gradients_kernel, little_gates_kernel
 from .carry_kernels import carry_back_kernel, carry_kernel
 from .gradient_kernels import gradients_kernel
 from .parts import parts_kernel, read_back_kernel
-from .prepare_kernels import SHARE, prepare_kernel
+from .prepare_kernels import prepare_kernel
 
 __all__ = [
-    "SHARE",
     "block_gradients_kernel",
     "carry_back_kernel",
     "carry_kernel",

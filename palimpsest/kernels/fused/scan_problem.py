@@ -16,15 +16,11 @@ from .scan_settings import BAND, Settings
 
 WOVEN = bands.WOVEN.value  # tokens of a chunk whose notes are saved as they were multiplied
 BARE = ("Identity", "Unscaled", 1, 0.0, 0.0, 1.0, False)  # a look that changes nothing
-
-
 INPUTS = (
     "Tensor queries, Tensor keys, Tensor values, Tensor? log_keep, Tensor? erase, Tensor? write, Tensor? memory, "
     "Tensor? matrix, str map, str scale, int nu, float floor, float epsilon, float factor, float limit, bool shared, "
     "bool counts, bool saves"
 )
-
-
 TENSORS = 8  # the first of them
 
 

@@ -9,9 +9,9 @@ import triton
 
 from ...look import PRODUCTS
 from . import bands
-from . import scan_kernels as kernels
 from .features import holding
 from .launching import AMPLE
+from .prepare_kernels import SHARE
 
 BAND = bands.BAND.value  # columns
 
@@ -34,7 +34,7 @@ class Settings:
 
 def many_made(map: str, features: int) -> bool:
     """Whether features are made by a product, and so many that it leaves little room for them."""
-    return map in PRODUCTS and features >= 2 * kernels.SHARE.value
+    return map in PRODUCTS and features >= 2 * SHARE.value
 
 
 @lru_cache(maxsize=1024)
