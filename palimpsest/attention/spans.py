@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..bounds import bounded
 from ..direct import direct, transformed
 from ..errors import UserError
 from ..spec import Spec
@@ -183,13 +184,13 @@ class Reading:
 def shares(ratios: Tensor, limit: int, ramp: int, distances: int) -> Tensor:
     """The share `h r` that heads with spans of these parts of the limit have of each distance."""
     if torch.compiler.is_compiling() or transformed() or not ratios.requires_grad:
-        return faded(ratios, limit, ramp, distances).clamp(0, 1)
+        return bounded(faded(ratios, limit, ramp, distances), least=0.0, most=1.0)
     return learned_shares(ratios, limit, ramp, distances)
 
 
 def faded(ratios: Tensor, limit: int, ramp: int, distances: int) -> Tensor:
     """Before it is held between nothing and the whole."""
-    spans = (ratios.clamp(0, 1) * limit).unsqueeze(1)
+    spans = (bounded(ratios, least=0.0, most=1.0) * limit).unsqueeze(1)
     return (spans - torch.arange(distances, device=ratios.device)) / ramp + 1
 
 
@@ -201,7 +202,7 @@ class Shares(torch.autograd.Function):
         raw = faded(ratios, limit, ramp, distances)
         ctx.save_for_backward(ratios, raw)
         ctx.slope = limit, ramp
-        return raw.clamp(0, 1)
+        return bounded(raw, least=0.0, most=1.0)
 
     @staticmethod
     def backward(ctx, *grads):

@@ -5,6 +5,7 @@ from einops import einsum
 from torch import Tensor
 from torch.nn.functional import dropout as drop
 
+from ..bounds import bounded
 from ..relative import Relative
 
 
@@ -40,7 +41,7 @@ def attend(
             found = torch.cat([found, persistent[1].expand(len(query), -1, -1, -1)], dim=2)
         # with the largest score taken from all, nothing overflows; what has no share may stand above that largest
         largest = torch.where(shares > 0, scores, -torch.inf).amax(-1, keepdim=True).detach()
-        weights = shares * (scores - largest).clamp(max=0).exp()
+        weights = shares * bounded(scores - largest, most=0.0).exp()
         weights = drop(weights / weights.sum(-1, keepdim=True), dropout)
         reads.append(einsum(weights, found, "b h s, b h s v -> b h v"))
     return torch.stack(reads, dim=1)

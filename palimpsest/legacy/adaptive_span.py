@@ -15,6 +15,7 @@ from torch.nn.functional import dropout, pad
 
 from ..attention.persistent import PersistentVectors
 from ..attention.positions import SharedTable
+from ..bounds import bounded
 from ..mixers.mixer import Mixer, MixerModule, split_width
 
 STEP = 64  # windows shrink, and caches exceed them, by so many tokens
@@ -131,7 +132,7 @@ class AdaptivePastAttentionMixer(PastAttentionMixer):
     def masked(self, weights: Tensor, window: int) -> Tensor:
         before = torch.arange(window, 0, -1, device=weights.device)
         span = self.ratio[:, None, None] * self.spec.limit
-        mask = ((span + 1 - before) / self.spec.ramp + 1).clamp(0, 1)
+        mask = bounded((span + 1 - before) / self.spec.ramp + 1, least=0.0, most=1.0)
         weights = torch.cat([weights[..., :window] * mask, weights[..., window:]], dim=-1)
         return weights / (weights.sum(-1, keepdim=True) + LITTLE)
 

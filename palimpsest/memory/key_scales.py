@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ..bounds import bounded
 from ..spec import Spec
 
 
@@ -38,7 +39,7 @@ class SumToOne(KeyScale):
     needs_non_negative = True
 
     def __call__(self, features: Tensor) -> Tensor:
-        return features / features.sum(-1, keepdim=True).clamp(min=self.floor)
+        return features / bounded(features.sum(-1, keepdim=True), least=self.floor)
 
     def numbers(self) -> dict[str, float]:
         return {"floor": self.floor}
