@@ -1,6 +1,8 @@
 """Forms of the kernels: those that compute in whatever they are given, and fused ones as if compiled."""
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import torch
@@ -27,7 +29,7 @@ class Compiled:
 
 
 class Launcher:
-    """As Triton's, of a kernel of the interpreter, which is given tensors where it was launched with addresses."""
+    """As Triton's until 3.6, of a kernel of the interpreter, which is given tensors where addresses are told."""
 
     def __init__(self, kernel, grid, arguments):
         self.kernel, self.grid = kernel, grid
@@ -39,9 +41,32 @@ class Launcher:
 
     def launch(self, *told):
         assert told[:13] == (*self.grid, STREAM, "function", False, False, None, None, "about", None, None, None)
-        self.by_address += not any(isinstance(x, Tensor) or is_stepped(x) for x in told)
-        kinds = [*self.kinds, *[None] * len(told)]
-        self.kernel[self.grid](*[tensor_at(x, kind) for x, kind in zip(told[13:], kinds, strict=False)])
+        self.compute(told[13:])
+
+    def compute(self, arguments):
+        self.by_address += not any(isinstance(x, Tensor) or is_stepped(x) for x in arguments)
+        kinds = [*self.kinds, *[None] * len(arguments)]
+        self.kernel[self.grid](*[tensor_at(x, kind) for x, kind in zip(arguments, kinds, strict=False)])
+
+
+class LauncherAtOnce(Launcher):
+    """As Triton's since 3.7: it is told all arguments as one, and before them what they are."""
+
+    def __init__(self, kernel, grid, arguments):
+        super().__init__(kernel, grid, arguments)
+        self.annotations, self.signature = [], b"signature"
+
+    def __call__(self, x, y, z, stream, function, about, *hooks_and_arguments):
+        hooks, arguments = hooks_and_arguments[:3], hooks_and_arguments[3:]
+        kinds = self.annotations, self.signature
+        self.launch(x, y, z, stream, function, False, False, about, *hooks, None, None, *kinds, arguments)
+
+    def launch(self, *told):
+        *before, annotations, signature, arguments = told
+        assert before == [*self.grid, STREAM, "function", False, False, "about", *[None] * 5]
+        assert annotations is self.annotations
+        assert signature is self.signature
+        self.compute(arguments)
 
 
 STREAM = 7
@@ -63,14 +88,15 @@ def tensor_at(argument, kind: torch.dtype | None):
 class Launched(Compiled):
     """A kernel of the interpreter that can be launched without Triton looking on."""
 
-    def __init__(self, kernel):
+    def __init__(self, kernel, form: type[Launcher] = Launcher):
         super().__init__(kernel)
+        self.form = form
         self.launchers: list[Launcher] = []
 
     def __getitem__(self, grid):
         def run(*arguments, **named):
             self.kernel[grid](*arguments, **named)
-            launcher = Launcher(self.kernel, grid, arguments)
+            launcher = self.form(self.kernel, grid, arguments)
             self.launchers.append(launcher)
             return Binary(launcher, run)
 
@@ -97,16 +123,16 @@ def forgetting(monkeypatch, launcher: ModuleType) -> None:
     monkeypatch.setattr(launcher, "known_of", lambda layout: layouts.setdefault(layout, {}))
 
 
-def as_launched(monkeypatch, launcher: ModuleType, kernels: ModuleType) -> list:
+def as_launched(monkeypatch, launcher: ModuleType, kernels: ModuleType, form: type[Launcher] = Launcher) -> list:
     """The same, with all that a launch needs."""
     import triton  # which not everyone has who asks for other forms
 
     driver = SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda device: STREAM)
     monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=driver))
-    return as_compiled(monkeypatch, launcher, kernels, Launched)
+    return as_compiled(monkeypatch, launcher, kernels, partial(Launched, form=form))
 
 
-def as_compiled(monkeypatch, launcher: ModuleType, kernels: ModuleType, form: type = Compiled) -> list:
+def as_compiled(monkeypatch, launcher: ModuleType, kernels: ModuleType, form: Callable = Compiled) -> list:
     """All kernels of a module, as if they were compiled, to a launcher that remembers none from before."""
     found = {name: form(kernel) for name, kernel in vars(kernels).items() if name.endswith("_kernel")}
     for name, kernel in found.items():

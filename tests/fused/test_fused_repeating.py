@@ -1,12 +1,13 @@
 """Operations done again by addresses: the same numbers to the bit, whatever tensors of the same layout are given."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
-from forms import STREAM, Binary, Launcher, as_launched
+from forms import STREAM, Binary, Launcher, LauncherAtOnce, as_launched, forgetting
 from torch import Tensor
 from triton import knobs
+from triton.backends.nvidia.driver import CudaLauncher
 
 from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
 from palimpsest.kernels.fused import (
@@ -123,12 +124,13 @@ def same(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("name", DOORS)
-def test_an_operation_is_the_same_by_addresses(name, monkeypatch):
+@pytest.mark.parametrize("name, form", [*product(DOORS, [Launcher]), ("sum", LauncherAtOnce), ("scan", LauncherAtOnce)])
+def test_an_operation_is_the_same_by_addresses(name, form, monkeypatch):
+    forgetting(monkeypatch, scan)  # whose door may have its habits
     module, door, shapes = DOORS[name]
     several = [drawn(seed, shapes) for seed in range(2)]
     expected = [outcome(door, given) for given in several]
-    kernels = as_launched(monkeypatch, module, KERNELS[module])
+    kernels = as_launched(monkeypatch, module, KERNELS[module], form)
     for _ in range(2):
         same(outcome(door, several[0]), expected[0])
     assert not any(kernel.by_address for kernel in kernels)
@@ -181,7 +183,7 @@ class Kernel:
 
 
 class Packing(Launcher):
-    """Another Triton's, which tells arguments as one."""
+    """Another Triton's, which tells all as one."""
 
     def __call__(self, x, y, z, stream, function, *told):
         self.launch(x, y, z, stream, function, told)
@@ -199,6 +201,31 @@ def test_a_launcher_that_is_not_understood_is_left_to_triton(form):
     arguments = (torch.zeros(1), 3)
     assert straight_to(Binary(Launcher(Kernel(), GRID, arguments), None), GRID, arguments) is not None
     assert straight_to(Binary(form(Kernel(), GRID, arguments), None), GRID, arguments) is None
+
+
+class ItsOwn(CudaLauncher):
+    """That of the Triton which is installed, but that it notes what it would launch."""
+
+    global_scratch_size = profile_scratch_size = 0
+    global_scratch_align = profile_scratch_align = num_ctas = 1
+    launch_cooperative_grid = launch_pdl = gsan_enabled = False
+
+    def __init__(self):
+        self.told, self.arg_annotations, self.kernel_signature = [], [], b"signature"
+
+    def launch(self, *told):
+        self.told.append(told)
+
+
+def test_the_launcher_of_this_triton_is_understood(monkeypatch):
+    as_launched(monkeypatch, scan, scan_kernels)
+    arguments, launcher = (torch.zeros(1), None, 3, ("Identity", 1)), ItsOwn()
+    launcher(*GRID, STREAM, "function", "about", None, None, None, *arguments)
+    compiled = Compiled(Binary(launcher, None), GRID, arguments[:2], arguments[2:])
+    assert compiled.straight is not None
+    compiled(arguments[:2])
+    usual, straight = launcher.told
+    assert usual == straight
 
 
 def test_who_follows_launches_is_told_of_them(monkeypatch):

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .elementary import sigmoid
+from .launching import ALWAYS
 from .pages import CHUNK, activated, activated_back, dense, kept_pages, step, step_back, tile, vector, warps_for
 
 GATES = 3  # input, candidate, output; a tile has room for four
@@ -271,6 +272,7 @@ def there(
             beside.stride()[:3],
             *(length, heads, epsilon, width, tile(width), CHUNK, activation, squash),
             num_warps=warps,
+            **ALWAYS,
         )
     return results
 
@@ -318,6 +320,7 @@ def back(
             *(of_sums.stride()[:3], keys.stride()[:4], betas.stride()[:4]),
             *(length, heads, width, tile(width), CHUNK, activation, squash),
             num_warps=warps,
+            **ALWAYS,
         )
     return results
 

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launching import ALWAYS
 from .pages import CHUNK, activated, activated_back, dense, kept_pages, step, step_back, tile, vector, warps_for
 
 
@@ -195,6 +196,7 @@ def there(
             *(x.stride()[:3] for x in (inputs, keys, values, betas)),
             *(length, heads, epsilon, width, tile(width), CHUNK, activation),
             num_warps=warps,
+            **ALWAYS,
         )
     return results
 
@@ -236,6 +238,7 @@ def back(
             *(x.stride()[:3] for x in (of_sums, keys, betas)),
             *(length, heads, width, tile(width), CHUNK, activation),
             num_warps=warps,
+            **ALWAYS,
         )
     return results
 

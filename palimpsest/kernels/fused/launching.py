@@ -67,6 +67,9 @@ def once(known: dict[Hashable, Any], name: str, find: Callable[[], Any]) -> Any:
     return found
 
 
+ALWAYS = {"enable_fp_fusion": True}  # a product and a sum in one instruction: from 3.10 on Triton wants to be asked
+
+
 class Way(NamedTuple):
     """All that is told a kernel beside tensors, and to Triton about it."""
 
@@ -75,6 +78,11 @@ class Way(NamedTuple):
     constants: dict[str, Any]
     warps: int
     stages: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of Triton's."""
+        return {"num_warps": self.warps, "num_stages": self.stages} | ALWAYS
 
 
 class Compiled:
@@ -95,8 +103,7 @@ class Compiled:
         if self.straight is None or (stream := self.stream()) is None:
             self.runner(*arguments, *self.rest)
         else:
-            run, grid, told = self.straight
-            run(*grid, stream, *told, *arguments, *self.rest)
+            self.straight.run(self.straight.told(stream), (*arguments, *self.rest))
 
     def stream(self) -> int | None:
         """Where to launch straight; None where somebody follows launches, or another device is at hand."""
@@ -106,26 +113,57 @@ class Compiled:
         return self.current_stream(self.device) if self.current_device() == self.device else None
 
 
-def straight_to(binary: Any, grid: tuple[int, int, int], arguments: tuple) -> tuple[Callable, tuple, tuple] | None:
-    """Triton's own launcher, in C, the grid, and what it is told between the stream and the arguments.
+STREAM = 3  # where Triton's launcher is told of it: after the grid
 
-    Around it, Triton asks at every launch what is known by now. What it is told differs from one Triton to the next, so
-    that another in its place writes it down; where that is not understood, or has memory of its own, there is None.
+
+class Straight(NamedTuple):
+    """Triton's own launcher, in C, without what Triton asks around it at every launch."""
+
+    run: Callable[[Sequence, Sequence], object]  # is given what is told before arguments, and these
+    before: list[Any]
+
+    def told(self, stream: int) -> list[Any]:
+        told = self.before.copy()
+        told[STREAM] = stream
+        return told
+
+
+def straight_to(binary: Any, grid: tuple[int, int, int], arguments: tuple) -> Straight | None:
+    """What it is told differs from one Triton to the next, so that another in its place writes it down.
+
+    Until 3.6 it is told arguments one by one, and since then all of them as one. Where that is not understood, or has
+    memory of its own, there is None.
     """
     launcher: Any = copy(getattr(binary, "run", None))
+    told: list[Any] = []
     if not hasattr(launcher, "launch"):
         return None
-    told: list[Any] = []
     launcher.launch = lambda *given: told.extend(given)
-    about = binary.packed_metadata
+    about, launch = binary.packed_metadata, binary.run.launch
     with suppress(Exception):
         launcher(*grid, 0, binary.function, about, None, None, None, *arguments)
-    head, between, tail = told[:5], told[5 : -len(arguments)], told[-len(arguments) :]
-    usual = all(x is None or isinstance(x, bool) or x is about for x in between)
-    same = len(tail) == len(arguments) and all(x is y for x, y in zip(tail, arguments, strict=True))
-    if not (usual and same and head == [*grid, 0, binary.function]):
-        return None
-    return binary.run.launch, grid, tuple(told[4 : -len(arguments)])
+    *before, last = told or [None]
+    if isinstance(last, tuple) and are(last, arguments):
+        run = as_one(launch)
+    else:
+        before, last, run = told[: -len(arguments)], told[-len(arguments) :], one_by_one(launch)
+    head, between = before[: STREAM + 2], before[STREAM + 2 :]
+    own = about, *vars(binary.run).values()  # the same at every launch
+    usual = all(x is None or isinstance(x, bool) or any(x is y for y in own) for x in between)
+    return Straight(run, before) if usual and are(last, arguments) and head == [*grid, 0, binary.function] else None
+
+
+def as_one(launch: Callable) -> Callable[[Sequence, Sequence], object]:
+    return lambda before, arguments: launch(*before, arguments)
+
+
+def one_by_one(launch: Callable) -> Callable[[Sequence, Sequence], object]:
+    return lambda before, arguments: launch(*before, *arguments)
+
+
+def are(some: Sequence, others: Sequence) -> bool:
+    """Whether these are the very same."""
+    return len(some) == len(others) and all(x is y for x, y in zip(some, others, strict=True))
 
 
 LAUNCHED: ContextVar[list[tuple[Compiled, Sequence] | None] | None] = ContextVar("launched", default=None)
@@ -145,8 +183,9 @@ def launch(
     if (noted := NOTED.get()) is not None:
         noted.append(Noted(kernel, arguments, way()))
         return
-    grid, numbers, constants, warps, stages = way()
-    binary = kernel[grid](*arguments, *numbers, **constants, num_warps=warps, num_stages=stages)
+    found = way()
+    grid, numbers, constants, *_ = found
+    binary = kernel[grid](*arguments, *numbers, **constants, **found.options)
     if binary is not None:  # Triton's interpreter has none
         named = [constants[name] for name in kernel.arg_names if name in constants]
         known[purpose] = Compiled(binary, grid, arguments, (*numbers, *named))
@@ -184,8 +223,8 @@ class Noted(NamedTuple):
         return self.kernel, given, self.way.warps, self.way.stages
 
     def compile(self, device: torch.device) -> None:
-        grid, numbers, constants, warps, stages = self.way
-        named = constants | {"grid": grid, "num_warps": warps, "num_stages": stages}
+        grid, numbers, constants, *_ = self.way
+        named = constants | self.way.options | {"grid": grid}
         with torch.cuda.device(device):
             _ = self.kernel.warmup(*self.arguments, *numbers, **named).run  # what launches it is compiled too, as C
 

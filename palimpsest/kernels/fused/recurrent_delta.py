@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..precision import full_precision
 from .elementary import sigmoid, tanh
+from .launching import ALWAYS
 from .pages import (
     CHUNK,
     activated,
@@ -205,6 +206,7 @@ def there(
             *results,
             *(inputs.stride()[:3], length, heads, epsilon, width, tile(width), CHUNK),
             num_warps=warps,
+            **ALWAYS,
         )
     return results
 
@@ -248,6 +250,7 @@ def back(
             *results,
             *(of_reads.stride()[:3], length, heads, width, tile(width), CHUNK),
             num_warps=warps,
+            **ALWAYS,
         )
     return results
 

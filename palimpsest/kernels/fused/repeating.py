@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .launching import LAUNCHED, Compiled
+from .launching import LAUNCHED, Compiled, Straight
 
 Some = Sequence[Tensor | None]
 RECORDING = "recording"
-STREAM = 3  # where Triton's launcher is told of it: after the grid
 GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
@@ -60,8 +59,8 @@ class Unknown(Exception):
 class Step(NamedTuple):
     """A launch, and what differs the next time: arguments that are addresses, or begin with one."""
 
-    run: Callable[..., object]
-    told: list  # all that the launcher is told
+    straight: Straight
+    arguments: list
     addresses: list[tuple[int, int, int]]  # the argument, the tensor, and how far in that it lies
     stepped: list[tuple[int, int, int, tuple]]  # … and the steps that come after it
 
@@ -87,14 +86,13 @@ class Recording:
         empty = self.empty
         made = [empty(*each) for each in self.made]
         starts = [*starts, *[x.data_ptr() for x in made]]
-        for run, told, addresses, stepped in self.steps:
-            told = told.copy()
-            told[STREAM] = stream
+        for straight, arguments, addresses, stepped in self.steps:
+            arguments = arguments.copy()
             for at, tensor, offset in addresses:
-                told[at] = starts[tensor] + offset
+                arguments[at] = starts[tensor] + offset
             for at, tensor, offset, steps in stepped:
-                told[at] = (starts[tensor] + offset, *steps)
-            run(*told)
+                arguments[at] = (starts[tensor] + offset, *steps)
+            straight.run(straight.told(stream), arguments)
         return made
 
 
@@ -105,18 +103,17 @@ def there(tensors: Some) -> list[Tensor]:
 def step_of(compiled: Compiled, arguments: Sequence, given: list[Tensor], own: list[Tensor]) -> Step:
     if compiled.straight is None:
         raise Unknown
-    run, grid, told = compiled.straight
-    step = Step(run, [*grid, 0, *told, *arguments, *compiled.rest], [], [])
-    for at, argument in enumerate(arguments, len(step.told) - len(arguments) - len(compiled.rest)):
+    step = Step(compiled.straight, [*arguments, *compiled.rest], [], [])
+    for at, argument in enumerate(arguments):
         if isinstance(argument, Tensor):
             step.addresses.append((at, *place_of(argument, given, own)))
-            step.told[at] = None  # not to keep it alive
+            step.arguments[at] = None  # not to keep it alive
         elif isinstance(argument, tuple):
             first, *steps = argument
             if any(isinstance(each, Tensor) for each in steps):
                 raise Unknown
             step.stepped.append((at, *place_of(first, given, own), tuple(steps)))
-            step.told[at] = None
+            step.arguments[at] = None
     return step
 
 
