@@ -14,9 +14,10 @@ import palimpsest.legacy  # noqa: F401 (the laws hold for its parts too)
 from palimpsest.kernels.trust import INTERPRETED
 
 if INTERPRETED:
-    from bfloat16 import teach_bfloat16
+    from interpreter import teach_bfloat16, teach_masks
 
     teach_bfloat16()
+    teach_masks()
 
 HERE = Path(__file__).parent
 EXACT = (HERE / "laws", HERE / "papers")

@@ -16,6 +16,7 @@ import torch
 import triton
 from elsewhere import Elsewhere
 from torch import Tensor
+from triton.backends.nvidia.compiler import get_ptxas
 
 from palimpsest.gates import Gates
 from palimpsest.kernels.fused import attention, cross_entropy, scan, scan_launches, sums
@@ -24,18 +25,17 @@ from palimpsest.look import Look
 from palimpsest.relative import Relative
 
 ROWS, LENGTH, HEADS = 40, 64, 4
-PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 
 
-def needs_of(kernel: Any, arguments, way) -> dict[str, Any]:
-    grid, numbers, constants, warps, stages = way()
-    options = constants | {"num_warps": warps, "num_stages": stages}
-    binary = kernel.run(*arguments, *numbers, grid=grid, warmup=True, **options)
+def needs_of(kernel: Any, arguments, way, ptxas: str) -> dict[str, Any]:
+    found = way()
+    options = found.constants | found.options
+    binary = kernel.run(*arguments, *found.numbers, grid=found.grid, warmup=True, **options)
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as written:
         written.write(binary.asm["ptx"])
         written.flush()
         (target,) = re.findall(r"\.target (\w+)", binary.asm["ptx"])
-        command = [PTXAS, "-v", f"-arch={target}", written.name, "-o", "/dev/null"]
+        command = [ptxas, "-v", f"-arch={target}", written.name, "-o", "/dev/null"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     (spilled,) = re.findall(r"(\d+) bytes spill stores", told)
     return {"kernel": kernel.__name__, "shared": binary.metadata.shared, "spilled": int(spilled)}
@@ -92,10 +92,10 @@ FAMILIES = {
 def main(capability: str, room: str, family: str, case: str) -> None:
     triton.runtime.driver.set_active(Elsewhere(int(capability)))  # pyright: ignore[reportArgumentType]
     module, call = FAMILIES[family]
-    found = {}
+    found, ptxas = {}, get_ptxas(int(capability)).path  # that of Triton, which may have several
 
     def launch(compiled, purpose, kernel, arguments, way) -> None:
-        found[purpose] = needs_of(kernel, arguments, way)
+        found[purpose] = needs_of(kernel, arguments, way, ptxas)
 
     module.launch = launch
     scan.room_of = attention.room_of = cross_entropy.room_of = lambda device: int(room)

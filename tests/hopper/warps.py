@@ -136,6 +136,12 @@ class Warps(Products):
         bits = np.full(self.threads, number & (1 << 8 * size_of(kind)) - 1, f"u{size_of(kind)}")
         return meant(bits, kind)
 
+    def read_part(self, operand: str, kind: str) -> np.ndarray:
+        """Of a whole whose other part may be all that somebody asks for: if it was never written, it is no number."""
+        if operand.startswith("%r") and operand not in self.registers:
+            return np.full(self.threads, -1).astype(f"u{size_of(kind)}")
+        return self.read(operand, kind)
+
     def write(self, name: str, numbers: np.ndarray, kind: str, guard: np.ndarray | None = None) -> None:
         bits = bits_of(numbers, kind)
         if guard is not None and not guard.all():
@@ -152,7 +158,7 @@ class Warps(Products):
                 self.write(name, each, part, guard)
         elif isinstance(what, list):
             part = f"b{8 * size_of(kind) // len(what)}"
-            parts = np.stack([self.read(each, part) for each in what], 1)
+            parts = np.stack([self.read_part(each, part) for each in what], 1)
             self.write(to, parts.view(f"u{size_of(kind)}").reshape(-1), kind, guard)
         else:
             self.write(to, self.read(what, kind), kind, guard)

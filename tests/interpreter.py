@@ -1,4 +1,8 @@
-"""bfloat16 in Triton's interpreter, which holds it as bits, cuts numbers off to get there, and multiplies the bits."""
+"""What Triton's interpreter has to learn.
+
+It holds bfloat16 as bits, cuts numbers off to get there, and multiplies the bits. And it takes the outcome of a
+comparison for whole numbers once that is spread over a tile, which since 3.8 is no mask to it.
+"""
 
 import numpy as np
 import torch
@@ -27,6 +31,24 @@ def teach_bfloat16() -> None:
     InterpreterBuilder.cast_impl = cast_impl
     InterpreterBuilder.create_dot = create_dot
     InterpreterBuilder.binary_op = binary_op
+
+
+def teach_masks() -> None:
+    """From here on whole numbers are masks too."""
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+    def create_masked_load(self, pointers, mask, *rest):
+        return load(self, pointers, as_mask(mask), *rest)
+
+    def create_masked_store(self, pointers, values, mask, *rest):
+        return store(self, pointers, values, as_mask(mask), *rest)
+
+    InterpreterBuilder.create_masked_load = create_masked_load
+    InterpreterBuilder.create_masked_store = create_masked_store
+
+
+def as_mask(mask: TensorHandle) -> TensorHandle:
+    return TensorHandle(mask.data.astype(np.bool_), tl.int1)
 
 
 def is_bfloat16(kind) -> bool:
