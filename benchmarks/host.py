@@ -20,6 +20,7 @@ from typing import Any
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is there: the doors then take tensors of a CPU
 
 import torch
+import triton
 from measuring import surroundings
 from torch import Tensor
 from triton.backends.nvidia.driver import CudaLauncher
@@ -188,7 +189,9 @@ def main() -> None:
         print(f"{name:34} {each:7.1f} µs {each / least:6.2f} ×")
     measured = [{"pass": name, "microseconds": each, "of_torch_alone": each / least} for name, each in found.items()]
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    chosen.output.write_text(json.dumps(surroundings() | {"measured": measured}, indent=2) + "\n")
+    around = surroundings()
+    around["versions"] |= {"triton": triton.__version__}  # whose launcher it is
+    chosen.output.write_text(json.dumps(around | {"measured": measured}, indent=2) + "\n")
     print(f"\nwritten to {chosen.output}")
 
 

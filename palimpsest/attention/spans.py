@@ -184,13 +184,14 @@ class Reading:
 def shares(ratios: Tensor, limit: int, ramp: int, distances: int) -> Tensor:
     """The share `h r` that heads with spans of these parts of the limit have of each distance."""
     if torch.compiler.is_compiling() or transformed() or not ratios.requires_grad:
-        return bounded(faded(ratios, limit, ramp, distances), least=0.0, most=1.0)
+        held = bounded(ratios, least=0.0, most=1.0)
+        return bounded(faded(held, limit, ramp, distances), least=0.0, most=1.0)
     return learned_shares(ratios, limit, ramp, distances)
 
 
 def faded(ratios: Tensor, limit: int, ramp: int, distances: int) -> Tensor:
-    """Before it is held between nothing and the whole."""
-    spans = (bounded(ratios, least=0.0, most=1.0) * limit).unsqueeze(1)
+    """Before it is held between nothing and the whole, as ratios have to be."""
+    spans = (ratios * limit).unsqueeze(1)
     return (spans - torch.arange(distances, device=ratios.device)) / ramp + 1
 
 
@@ -199,10 +200,10 @@ class Shares(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, ratios, limit, ramp, distances):
-        raw = faded(ratios, limit, ramp, distances)
+        raw = faded(ratios.clamp(0, 1), limit, ramp, distances)
         ctx.save_for_backward(ratios, raw)
         ctx.slope = limit, ramp
-        return bounded(raw, least=0.0, most=1.0)
+        return raw.clamp(0, 1)
 
     @staticmethod
     def backward(ctx, *grads):

@@ -54,8 +54,8 @@ class EluPlusOne(FeatureMap):
     non_negative = True
 
     def map(self, x: Tensor) -> Tensor:
-        # rather than elu + 1: adding one to a number near minus one loses it in half precision. The bound is above zero,
-        # with the same exp, so that zero has a gradient, whatever torch gives to what stands at a bound
+        # rather than elu + 1: adding one to a number near minus one loses it in half precision. The bound is just above
+        # zero, with the same exp, so that zero has a gradient, whatever torch gives to what stands at a bound
         return x.clamp(max=torch.finfo(x.dtype).tiny).exp() + x.relu()
 
 

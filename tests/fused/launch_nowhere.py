@@ -103,7 +103,7 @@ class Compared(Compiled):
         ways = [
             lambda: self.runner(*arguments, *self.rest),
             lambda: super(Compared, self).__call__(arguments),
-            lambda: self.straight.run(self.straight.told(STREAM), addresses),
+            lambda: self.straight(STREAM, addresses),
         ]
         self.found.append([self.driver.told(self.sizes, launch) for launch in ways])
 

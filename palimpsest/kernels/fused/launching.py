@@ -103,7 +103,7 @@ class Compiled:
         if self.straight is None or (stream := self.stream()) is None:
             self.runner(*arguments, *self.rest)
         else:
-            self.straight.run(self.straight.told(stream), (*arguments, *self.rest))
+            self.straight(stream, (*arguments, *self.rest))
 
     def stream(self) -> int | None:
         """Where to launch straight; None where somebody follows launches, or another device is at hand."""
@@ -113,26 +113,16 @@ class Compiled:
         return self.current_stream(self.device) if self.current_device() == self.device else None
 
 
+Straight = Callable[[int, Sequence], object]  # a launch on a stream, with arguments
 STREAM = 3  # where Triton's launcher is told of it: after the grid
 
 
-class Straight(NamedTuple):
-    """Triton's own launcher, in C, without what Triton asks around it at every launch."""
-
-    run: Callable[[Sequence, Sequence], object]  # is given what is told before arguments, and these
-    before: list[Any]
-
-    def told(self, stream: int) -> list[Any]:
-        told = self.before.copy()
-        told[STREAM] = stream
-        return told
-
-
 def straight_to(binary: Any, grid: tuple[int, int, int], arguments: tuple) -> Straight | None:
-    """What it is told differs from one Triton to the next, so that another in its place writes it down.
+    """Triton's own launcher, in C, without what Triton asks around it at every launch.
 
-    Until 3.6 it is told arguments one by one, and since then all of them as one. Where that is not understood, or has
-    memory of its own, there is None.
+    What it is told differs from one Triton to the next, so that another in its place writes it down: arguments one by
+    one until 3.6, and all of them as one since then. Where that is not understood, or has memory of its own, there is
+    None.
     """
     launcher: Any = copy(getattr(binary, "run", None))
     told: list[Any] = []
@@ -142,23 +132,17 @@ def straight_to(binary: Any, grid: tuple[int, int, int], arguments: tuple) -> St
     about, launch = binary.packed_metadata, binary.run.launch
     with suppress(Exception):
         launcher(*grid, 0, binary.function, about, None, None, None, *arguments)
-    *before, last = told or [None]
-    if isinstance(last, tuple) and are(last, arguments):
-        run = as_one(launch)
-    else:
-        before, last, run = told[: -len(arguments)], told[-len(arguments) :], one_by_one(launch)
-    head, between = before[: STREAM + 2], before[STREAM + 2 :]
+    at_once = told and isinstance(told[-1], tuple) and are(told[-1], arguments)
+    before, last = (told[:-1], told[-1]) if at_once else (told[: -len(arguments)], told[-len(arguments) :])
+    between = before[STREAM + 2 :]
     own = about, *vars(binary.run).values()  # the same at every launch
     usual = all(x is None or isinstance(x, bool) or any(x is y for y in own) for x in between)
-    return Straight(run, before) if usual and are(last, arguments) and head == [*grid, 0, binary.function] else None
-
-
-def as_one(launch: Callable) -> Callable[[Sequence, Sequence], object]:
-    return lambda before, arguments: launch(*before, arguments)
-
-
-def one_by_one(launch: Callable) -> Callable[[Sequence, Sequence], object]:
-    return lambda before, arguments: launch(*before, *arguments)
+    if not (usual and are(last, arguments) and before[: STREAM + 2] == [*grid, 0, binary.function]):
+        return None
+    after = binary.function, *between
+    if at_once:
+        return lambda stream, arguments: launch(*grid, stream, *after, arguments)
+    return lambda stream, arguments: launch(*grid, stream, *after, *arguments)
 
 
 def are(some: Sequence, others: Sequence) -> bool:

@@ -92,7 +92,7 @@ class Recording:
                 arguments[at] = starts[tensor] + offset
             for at, tensor, offset, steps in stepped:
                 arguments[at] = (starts[tensor] + offset, *steps)
-            straight.run(straight.told(stream), arguments)
+            straight(stream, arguments)
         return made
 
 
