@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("compile_for.py")
-H200, GEFORCE = (90, 232_448), (89, 101_376)  # capability, and bytes of shared memory for a program
+# capability, and bytes of shared memory for a program
+A100, GEFORCE, H200, B200 = (80, 166_912), (89, 101_376), (90, 232_448), (100, 232_448)
 SPILLED = 6000  # bytes of a thread's registers: beyond, ptxas has given up, and a kernel takes ten times as long
 
 SCANS = [  # map, scale, keep, width, ν, features, values
@@ -41,6 +42,9 @@ def cases():
             yield gpu, "attention", [width]
         for width in (256, 512):
             yield gpu, "head", [width]
+    for gpu in (A100, B200):
+        yield gpu, "scan", SCANS[-1]
+        yield gpu, "attention", [256]
 
 
 ASKED = """

@@ -16,7 +16,7 @@ from . import attention_kernels as kernels
 from .buffer import Buffer, tensors_in
 from .features import holding
 from .habits import Habit, Repeatable, accustom, again
-from .launching import AMPLE, Way, known_of, launch, layout_of, once, product_dtype, room_of
+from .launching import AMPLE, VAST, Way, known_of, launch, layout_of, once, product_dtype, room_of
 from .operation import Operation, watched
 from .repeating import RECORDING, Recording, Some, repeated, there
 from .tuned import tuned
@@ -45,7 +45,7 @@ class Settings(NamedTuple):
         return cls(Launch(*numbers[:3]), Launch(*numbers[3:6]), Launch(*numbers[6:9]), numbers[9])
 
 
-def settings_for(width: int, dtype: torch.dtype, room: int = AMPLE) -> Settings:
+def settings_for(width: int, dtype: torch.dtype, room: int = VAST) -> Settings:
     """For heads whose keys or values, whichever are wider, have this width; programs have so much shared memory."""
     if dtype == torch.float32:
         launch = Launch(32 if width <= 64 else 16, 8, 1)
@@ -55,7 +55,7 @@ def settings_for(width: int, dtype: torch.dtype, room: int = AMPLE) -> Settings:
     if width <= 128:
         launch = Launch(32, 4, 2)
         return Settings(Launch(64, 4, 2), launch, launch, programs=528)
-    launch = Launch(32, 8, 2) if room >= AMPLE else Launch(16, 8, 1)
+    launch = Launch(32, 8, 2) if room >= VAST else Launch(16, 8, 1)
     return Settings(launch, launch, launch, programs=264)
 
 

@@ -37,12 +37,13 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 
 AMPLE = 2**17  # bytes of shared memory, as a program has them on GPUs for data centres, but not for games
+VAST = 200 * 2**10  # … and on these since Hopper
 
 
 @torch.compiler.assume_constant_result  # compilers need not look
 def room_of(device: torch.device) -> int:
     """Bytes of shared memory that a program may have; none where torch does not know."""
-    return AMPLE if device.type != "cuda" else getattr(properties_of(device), "shared_memory_per_block_optin", 0)
+    return VAST if device.type != "cuda" else getattr(properties_of(device), "shared_memory_per_block_optin", 0)
 
 
 def processors_of(device: torch.device) -> int:

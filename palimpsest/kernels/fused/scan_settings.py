@@ -10,7 +10,7 @@ import triton
 from ...look import PRODUCTS
 from . import bands
 from .features import holding
-from .launching import AMPLE
+from .launching import AMPLE, VAST
 from .prepare_kernels import SHARE
 
 BAND = bands.BAND.value  # columns
@@ -61,7 +61,8 @@ def settings_for(
         return Settings(16, 16, 16, warps, warps, warps, warps, stages=1, gradient_stages=1)
     small, wide, size = max(features, values) <= 64, features > 128, holding(values)
     made, many = map in PRODUCTS, many_made(map, features)
-    chunk = 16 if many or (keep == "features" and wide) else 32
+    # before Hopper, what is kept of each of so many features does not fit into registers for 32 tokens
+    chunk = 16 if many or (keep == "features" and (wide or (features > 64 and room < VAST))) else 32
     # a warp has a band by itself; but where there are too many features for one, or all make them by products, they
     # have one together
     columns = BAND if made or wide else min(size, 64)
