@@ -52,7 +52,9 @@ class OrthogonalMomentum(torch.optim.Optimizer):
         velocities = [self.state[matrix]["velocity"] for matrix in matrices]
         gradients: list[Tensor] = [matrix.grad for matrix in matrices]  # pyright: ignore[reportAssignmentType]
         torch._foreach_lerp_(velocities, gradients, 1 - momentum)
-        return torch._foreach_lerp(gradients, velocities, momentum)
+        ahead = torch._foreach_mul(gradients, 1.0)  # a copy: of shares torch 2.11 can do the next in place alone
+        torch._foreach_lerp_(ahead, velocities, momentum)
+        return ahead
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
