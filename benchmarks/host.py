@@ -189,7 +189,7 @@ def main() -> None:
         print(f"{name:34} {each:7.1f} µs {each / least:6.2f} ×")
     measured = [{"pass": name, "microseconds": each, "of_torch_alone": each / least} for name, each in found.items()]
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    around = surroundings()
+    around: dict[str, Any] = surroundings()
     around["versions"] |= {"triton": triton.__version__}  # whose launcher it is
     chosen.output.write_text(json.dumps(around | {"measured": measured}, indent=2) + "\n")
     print(f"\nwritten to {chosen.output}")

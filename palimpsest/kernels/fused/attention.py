@@ -1,6 +1,5 @@
 """Fused relative attention as one torch operation, and its gradient as another: what is launched, and with what."""
 
-# pyright: reportCallIssue=false, reportArgumentType=false
 # A kernel is called with the arguments of its launch beside its own.
 
 from collections.abc import Sequence

@@ -1,6 +1,5 @@
 """The gradients of relative attention (attention_kernels.py)."""
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

@@ -12,7 +12,6 @@ row (`moved`). Moving is its own inverse: the same brings the gradients of score
 vectors. A head goes no farther than its share does: tiles beyond that are neither read nor multiplied.
 """
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

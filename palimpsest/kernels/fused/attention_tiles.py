@@ -1,6 +1,5 @@
 """What all kernels of relative attention share: tiles of tokens and of distances, shares, and what is dropped."""
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

@@ -8,7 +8,6 @@ numbers, and these eight are stored beside each other. To lay them out in order 
 several times a chunk. Who reads them takes the other side of its products in the woven order too.
 """
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

@@ -17,7 +17,6 @@ room for the sums of two chunks. Triton gets such products wrong in other loops 
 not; whether it does is tried on a device before the kernel is trusted.
 """
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

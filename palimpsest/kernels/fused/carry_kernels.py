@@ -10,7 +10,6 @@ out so, each warp waits for shared memory eight times a chunk; of wide heads the
 instead, and TOGETHER tells before how many chunks a page is saved.
 """
 
-# pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
 import triton
 import triton.language as tl
 

@@ -1,6 +1,5 @@
 """The fused short convolution as one torch operation, and its gradient as another: what is launched, with what."""
 
-# pyright: reportCallIssue=false, reportArgumentType=false
 # A kernel is called with the arguments of its launch beside its own.
 
 from collections.abc import Sequence

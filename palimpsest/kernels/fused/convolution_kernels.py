@@ -7,7 +7,6 @@ what they add to the gradient of the taps, is all in its registers.
 Tensors come as tuples: a pointer, and the steps from row to row and from token to token. Channels lie side by side.
 """
 
-# pyright: reportGeneralTypeIssues=false
 # ruff: noqa: RUF005 (Triton adds tuples, and does not unpack them)
 
 import triton

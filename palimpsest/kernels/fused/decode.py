@@ -7,7 +7,6 @@ tiles: a page is worth as much time as its way from memory and back.
 from functools import lru_cache
 from typing import NamedTuple
 
-# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
 import triton
 import triton.language as tl

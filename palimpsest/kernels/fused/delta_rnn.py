@@ -1,6 +1,5 @@
 """The Delta RNN, one launch there and one back: a program takes the tokens of one row and head, its page on chip."""
 
-# pyright: reportCallIssue=false
 import torch
 import triton
 import triton.language as tl

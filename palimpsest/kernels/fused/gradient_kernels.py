@@ -1,6 +1,5 @@
 """The gradients of a memory scan that are not carried from chunk to chunk, chunk by chunk."""
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 
@@ -213,7 +212,7 @@ def gradients_kernel(
 
     Where notes and pages were saved as they were multiplied, in slices of SLICE columns, tokens and features are woven.
     """
-    OPENED: tl.constexpr = ERASE and of_fresh is None  # pyright: ignore[reportAssignmentType]
+    OPENED: tl.constexpr = ERASE and of_fresh is None
     JOINED: tl.constexpr = OPENED and KEEP == "all"
     NOTE: tl.constexpr = split_into(FINE) * VALUES
     program = tl.program_id(0)

@@ -7,7 +7,6 @@ A token's arithmetic is so small that its time is spent waiting. So vectors are 
 and no sum over a tile waits for another one that it does not need.
 """
 
-# pyright: reportArgumentType=false
 import triton
 import triton.language as tl
 from torch import Tensor

@@ -3,7 +3,6 @@
 Back, what each part hands to the one before is found without going through it again.
 """
 
-# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportAssignmentType=false, reportReturnType=false
 import triton
 import triton.language as tl
 from torch import Tensor

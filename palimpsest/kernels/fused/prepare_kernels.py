@@ -1,6 +1,5 @@
 """What of a memory scan needs no page: T, how much of each note each read sees, what is kept, and features."""
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

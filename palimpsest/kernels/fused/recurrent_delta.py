@@ -1,6 +1,5 @@
 """The Recurrent Delta Net, one launch there and one back: a program takes the tokens of one row and head, on chip."""
 
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 import torch
 import triton
 import triton.language as tl

@@ -46,7 +46,7 @@ def recorded(known: dict[Hashable, Any], given: Some, work: Callable[..., Some],
         LAUNCHED.reset(token)
     if launched and None not in launched:
         try:
-            known[RECORDING] = Recording(given, (*kept, *made), len(made), launched)  # pyright: ignore[reportArgumentType]
+            known[RECORDING] = Recording(given, (*kept, *made), len(made), launched)
         except Unknown:
             known[RECORDING] = False
     return made

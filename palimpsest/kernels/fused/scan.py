@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-# pyright: reportCallIssue=false, reportArgumentType=false
-# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Which kernels of the memory scan are launched, with what, and in which order."""
 
-# pyright: reportCallIssue=false, reportArgumentType=false
-# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 from torch import Tensor
 
 from . import block_kernels

@@ -1,7 +1,5 @@
 """What the kernels of the memory scan are told, what they make, and where what only they see is kept."""
 
-# pyright: reportCallIssue=false, reportArgumentType=false
-# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 from typing import NamedTuple
 
 import torch

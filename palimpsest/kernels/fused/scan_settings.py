@@ -1,6 +1,5 @@
 """How the work of the memory scan is cut."""
 
-# pyright: reportCallIssue=false, reportArgumentType=false
 from dataclasses import dataclass
 from functools import lru_cache
 

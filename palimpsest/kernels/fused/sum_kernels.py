@@ -13,7 +13,6 @@ it: the pages of a sum cost less to make again than to write down. As in `carry`
 one for each warp, which asks nothing of the others.
 """
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 

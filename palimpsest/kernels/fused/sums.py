@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-# pyright: reportCallIssue=false, reportArgumentType=false
 import torch
 import triton
 from torch import Tensor

@@ -1,6 +1,5 @@
 """Tiles of a chunk's tokens, as the kernels of the memory scan read and store them."""
 
-# pyright: reportGeneralTypeIssues=false
 import triton
 import triton.language as tl
 
