@@ -74,9 +74,9 @@ def test_each_part_starts_from_what_those_before_it_made_of_the_first_page(
         if turns is not None and (given is None or not reversed):
             turns = unknown
         found = pages.to(DEVICE)
-        grid, numbers, constants, warps, stages = way_between(found, precision, reversed)
+        way = way_between(found, precision, reversed)
         told = (None if x is None else x.to(DEVICE) for x in (given, turns))
-        parts_kernel[grid](*told, found, *numbers, **constants, num_warps=warps, num_stages=stages)
+        parts_kernel[way.grid](*told, found, *way.numbers, **way.constants, **way.options)
         assert (found.cpu() - truth).norm() <= lost * truth.norm()
 
 

@@ -7,7 +7,6 @@ the tensors with those of a habit at once, in less time than it takes to tell th
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from operator import is_
 from typing import NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...direct import direct
+from .launching import same
 from .operation import Operation, followed
 from .repeating import GUARDS, Recording, Some, there
 
@@ -87,10 +87,6 @@ def compares() -> bool:
     with suppress(Exception):  # it is torch's own, and may be another in another torch
         return fitting([one])(torch.ones(2)) is True and fitting([one])(other) is False
     return False
-
-
-def same(some: Some, others: Some) -> bool:
-    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def ready_for(recording: Recording, given: Sequence[Tensor]) -> tuple[list[int], int] | None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
 from functools import lru_cache
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -115,7 +116,6 @@ class Compiled:
 
 
 Straight = Callable[[int, Sequence], object]  # a launch on a stream, with arguments
-STREAM = 3  # where Triton's launcher is told of it: after the grid
 
 
 def straight_to(binary: Any, grid: tuple[int, int, int], arguments: tuple) -> Straight | None:
@@ -133,12 +133,13 @@ def straight_to(binary: Any, grid: tuple[int, int, int], arguments: tuple) -> St
     about, launch = binary.packed_metadata, binary.run.launch
     with suppress(Exception):
         launcher(*grid, 0, binary.function, about, None, None, None, *arguments)
-    at_once = told and isinstance(told[-1], tuple) and are(told[-1], arguments)
+    at_once = told and isinstance(told[-1], tuple) and same(told[-1], arguments)
     before, last = (told[:-1], told[-1]) if at_once else (told[: -len(arguments)], told[-len(arguments) :])
-    between = before[STREAM + 2 :]
+    first = [*grid, 0, binary.function]
+    between = before[len(first) :]
     own = about, *vars(binary.run).values()  # the same at every launch
     usual = all(x is None or isinstance(x, bool) or any(x is y for y in own) for x in between)
-    if not (usual and are(last, arguments) and before[: STREAM + 2] == [*grid, 0, binary.function]):
+    if not (usual and same(last, arguments) and before[: len(first)] == first):
         return None
     after = binary.function, *between
     if at_once:
@@ -146,9 +147,9 @@ def straight_to(binary: Any, grid: tuple[int, int, int], arguments: tuple) -> St
     return lambda stream, arguments: launch(*grid, stream, *after, *arguments)
 
 
-def are(some: Sequence, others: Sequence) -> bool:
-    """Whether these are the very same."""
-    return len(some) == len(others) and all(x is y for x, y in zip(some, others, strict=True))
+def same(some: Sequence, others: Sequence) -> bool:
+    """Whether they are each other."""
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 LAUNCHED: ContextVar[list[tuple[Compiled, Sequence] | None] | None] = ContextVar("launched", default=None)

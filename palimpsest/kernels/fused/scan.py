@@ -11,8 +11,8 @@ from ...look import Look
 from ..trust import INTERPRETED
 from . import sums
 from .decode import decode, short
-from .habits import Habit, Repeatable, accustom, again, same
-from .launching import known_of, layout_of, once, processors_of, room_of
+from .habits import Habit, Repeatable, accustom, again
+from .launching import known_of, layout_of, once, processors_of, room_of, same
 from .operation import Operation, watched
 from .products import PRECISIONS
 from .repeating import RECORDING, Recording, repeated

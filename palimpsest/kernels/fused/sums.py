@@ -10,8 +10,8 @@ from torch import Tensor
 
 from . import sum_kernels as kernels
 from .features import holding
-from .habits import Repeatable, same
-from .launching import Way, known_of, launch, layout_of, once, processors_of, strides
+from .habits import Repeatable
+from .launching import Way, known_of, launch, layout_of, once, processors_of, same, strides
 from .operation import Operation
 from .parts import way_between
 from .products import PRECISIONS, Precision
