@@ -162,8 +162,10 @@ class Version(NamedTuple):
     changes: int
 
     @classmethod
-    def of(cls, parameter: Tensor) -> "Version":
-        return cls(parameter.data_ptr(), parameter._version)
+    def of(cls, parameter: Tensor) -> "Version | None":
+        """None where its numbers are at hand, or where torch does not count what is done to them."""
+        counted = not (parameter.is_cpu or parameter.is_inference())
+        return cls(parameter.data_ptr(), parameter._version) if counted else None
 
 
 class Reading:
@@ -260,7 +262,7 @@ class AdaptiveSpans(SpanModule):
         if torch.compiler.is_compiling():  # then `shape` was asked for just before
             return
         now = Version.of(self.ratio)
-        if self.made_of != now:
+        if now is None or self.made_of != now:
             self.windows = [min(self.spec.limit, BUCKET * ceil(span / BUCKET)) for span in self.spans()]
             self.made_of = now
 

@@ -61,7 +61,8 @@ class NormalisedReads(nn.Module):
         self.spec = spec
 
     def forward(self, reads: Tensor, x: Tensor, mass: Tensor) -> Tensor:
-        return reads * (self.spec.scale / (mass + self.spec.epsilon)).to(reads.dtype)[..., None]
+        share = self.spec.scale / (mass + self.spec.epsilon)  # where next to nothing was written, no float16
+        return (reads * share[..., None]).to(reads.dtype)
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,9 @@ class HiddenCache(SoftmaxAttentionMixer):
         together = in_order(reads, groups)
         kept = self.span.kept(length, seen)
         memory = hidden[:, : cached + kept]
-        memory = pad(memory, (0, 0, slots - memory.shape[1], 0))  # cuts where there is too much
+        spare = slots - memory.shape[1]
+        if state is None or spare < 0:  # slots that are added later would not be known as empty: so much was seen
+            memory = pad(memory, (0, 0, spare, 0))  # cuts where there is too much
         seen = places[:, cached + kept - 1] + 1 if kept else seen
         return self.out(together.flatten(-2)), HiddenState(memory, seen)
 

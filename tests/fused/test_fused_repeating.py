@@ -6,6 +6,7 @@ import pytest
 import torch
 from forms import STREAM, Binary, Launcher, LauncherAtOnce, as_launched, forgetting
 from torch import Tensor
+from torch.nn.functional import normalize
 from triton import knobs
 from triton.backends.nvidia.driver import CudaLauncher
 
@@ -62,7 +63,7 @@ def scanned(queries: Tensor, keys: Tensor, values: Tensor, gate: Tensor, memory:
 
 def scanned_wide(queries: Tensor, keys: Tensor, values: Tensor, gate: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
     gate = gate.sigmoid().to(HALF)
-    half = queries.to(HALF), keys.to(HALF), values.to(HALF)
+    half = queries.to(HALF), normalize(keys, dim=-1).to(HALF), values.to(HALF)
     return memory_scan(*half, Gates(None, gate, gate), memory, backend="fused")
 
 

@@ -212,6 +212,40 @@ def test_windows_hold_all_that_a_head_sees_and_follow_it_when_it_changes():
         assert spans.slots >= group.reach - 1
 
 
+@pytest.mark.parametrize("grown", [0.3, 1.0])
+def test_when_spans_grow_by_any_step_no_more_is_seen_than_was_there(grown):
+    """As far as the last memory went and no farther: as if all that is kept had been read in one segment."""
+    mixer, x = (
+        SoftmaxAttention(SharedRelative(400), Adaptive(limit=400, ramp=7), heads=HEADS).build(6),
+        torch.randn(2, 330, 6),
+    )
+    for weight in mixer.parameters():
+        nn.init.normal_(weight)
+    nn.init.constant_(mixer.span.ratio, 0.0)
+    before, segment, after = x.split([300, 10, 20], dim=1)
+    _, state = mixer(before)
+    with torch.no_grad():
+        mixer.span.ratio.fill_(grown)
+    kept = state.hidden.shape[1]
+    for new, earlier in ((segment, 0), (after, 10)):
+        reads, state = mixer(new, state)
+        expected, _ = mixer(x[:, 300 - kept : 300 + earlier + new.shape[1]])
+        close(reads, expected[:, -new.shape[1] :])
+        assert state.hidden.all(dim=2).all()
+
+
+def test_spans_may_be_used_where_torch_counts_no_changes_and_are_followed_where_it_is_told_of_none():
+    with torch.inference_mode():
+        spans = Adaptive(limit=300, ramp=7).build(2)
+        for ratio in (0.0, 1.0):
+            spans.ratio.fill_(ratio)
+            assert spans.together().reach == (64, 300)[int(ratio)]
+    spans = Adaptive(limit=300, ramp=7).build(2)
+    for ratio in (0.0, 1.0):
+        spans.ratio.data.fill_(ratio)
+        assert spans.together().reach == (64, 300)[int(ratio)]
+
+
 def test_after_a_step_spans_are_between_nothing_and_their_limit():
     spans = Adaptive(limit=100).build(2)
     with torch.no_grad():

@@ -311,6 +311,16 @@ def test_a_mixer_in_half_precision_has_a_float32_page():
         assert (y.dtype, state.memory.dtype) == (torch.float16, torch.float32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("read_out", [variant() for variant in ReadOut.variants()], ids=repr)
+def test_queries_that_nothing_was_written_under_read_numbers_in_any_precision(read_out, dtype):
+    module, x = read_out.build(WIDTH, HEADS, WIDTH // HEADS), torch.randn(2, LENGTH, WIDTH, dtype=dtype)
+    reads, mass = torch.zeros(2, LENGTH, HEADS, WIDTH // HEADS, dtype=dtype), torch.zeros(2, LENGTH, HEADS)
+    found = module.to(dtype)(reads, x, mass.float())
+    assert found.dtype == dtype
+    assert found.isfinite().all()
+
+
 @pytest.mark.parametrize("mixer", QK_NORM, ids=sentence)
 def test_how_long_queries_and_keys_are_does_not_matter_where_they_are_scaled(mixer):
     module = mixer.build(WIDTH)
