@@ -230,6 +230,15 @@ def test_parts_are_exchanged_by_name_and_fields_by_the_end_of_their_path():
     assert recipe.model.block.dropout == 0.1
 
 
+def test_a_part_may_need_what_is_said_beside_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("some words. " * 400)
+    flags = ["--order", "ShuffledDocuments", "--documents", ". "]
+    for ordered in (flags, flags[2:] + flags[:2]):
+        say("train", "text.txt", "--dry-run", *ordered)
+        assert "ShuffledDocuments" in capsys.readouterr().out
+
+
 def test_the_fields_of_a_part_that_may_be_absent_can_be_changed():
     flags = "--inner 99 --tracking WandB --project mine --carry --order Contiguous --no-keep-optimiser --clip None"
     recipe = override(Recipe(), flags.split(), "test")
@@ -278,6 +287,7 @@ def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
         ),
         ("--heads 5", "cannot be shared by 5 heads"),
         ("--carry", "--order Contiguous"),
+        ("--order ShuffledDocuments", "say what each of them ends with, --documents"),
         ("--device warp", "the device 'warp' cannot be used"),
         ("--tracking WandB", "pip install 'palimpsest[wandb]'"),
         ("--batch 1000000", "--batch"),
@@ -298,6 +308,7 @@ def test_a_mistake_gets_one_clear_line(capsys, tmp_path, monkeypatch, flags, wor
         (["evaluate", "nowhere"], "there is no run nowhere"),
         (["resume", "."], "is not a run: there is no recipe.json"),
         (["generate", "nowhere", "--prompt", "a", "--prompt-file", "b"], "not by both"),
+        (["generate", "nowhere", "--temperature", "nan"], "not negative; found nan"),
     ],
 )
 def test_what_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeypatch, arguments, words):

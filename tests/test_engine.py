@@ -213,13 +213,13 @@ def test_no_gradient_comes_from_the_state_after_a_compiled_pass(part, monkeypatc
 def test_graphs_that_torch_keeps_are_for_one_version_of_our_kernels_alone(monkeypatch, tmp_path):
     import torch.compiler.config as keys
 
-    monkeypatch.setattr(keys, "cache_key_tag", "a user's own, ")
     monkeypatch.setattr(compilation, "PALIMPSEST", tmp_path)
     found = []
-    for line in ("chunk = 16", "chunk = 16", "chunk = 32"):
-        (tmp_path / "kernel.py").write_text(line)
-        compilation.prepared(torch.nn.Identity(), torch.sin)
-        found.append(keys.cache_key_tag)
+    with keys.patch("cache_key_tag", "a user's own, "):
+        for line in ("chunk = 16", "chunk = 16", "chunk = 32"):
+            (tmp_path / "kernel.py").write_text(line)
+            compilation.prepared(torch.nn.Identity(), torch.sin)
+            found.append(keys.cache_key_tag)
     assert found[0] == found[1] != found[2]
     assert all(tag.startswith("a user's own, ") for tag in found)
 
@@ -237,6 +237,27 @@ def test_a_mixer_is_compiled_without_a_break_or_refused_in_a_line(mixer, monkeyp
             nats, state = passing(batch, state)
             nats.sum().backward()
             state = detach(state)
+
+
+def test_documents_that_are_read_one_by_one_are_not_compiled_and_that_is_said_in_a_line(monkeypatch):
+    as_traced(monkeypatch, "eager")
+    torch._dynamo.reset()
+    batch, starts = some_batch(), torch.zeros(ROWS, LENGTH, dtype=torch.bool)
+    starts[:, LENGTH // 2] = True
+    passing = compilation.Whole().build(model_of(DeltaLSTM(), layers=1))
+    with pytest.raises(UserError, match=r"cannot follow this model .* add --compile None"):
+        passing(batch._replace(starts=starts), None)
+
+
+def test_where_there_is_no_compiler_for_it_that_is_said_in_a_line(monkeypatch):
+    def without_a_compiler(graph, inputs):
+        raise RuntimeError("No working C++ compiler found\nand more about it")
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(compilation, "compiled", lambda function: torch.compile(function, backend=without_a_compiler))
+    passing = compilation.Whole().build(model_of(FastWeight(), layers=1))
+    with pytest.raises(UserError, match=r"\(No working C\+\+ compiler found\): add --compile None"):
+        passing(some_batch(), None)
 
 
 def test_what_a_compiler_or_a_recorder_would_not_see_is_refused(recipe, tmp_path):

@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> None:
     if {"-h", "--help"} & {*rest}:
         print(HELP, choices(recipe), "", sep="\n")
     recipe = override(recipe, rest, f"palimpsest train {chosen or DEFAULT}")
+    recipe.require()
     if dry_run and as_json:
         print_json({"recipe": to_json(recipe), "estimate": estimate(recipe).splitlines()})
         return

@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..spec import Spec
 from ..state import rows_of
 from .generation import Sampling
+from .rest import at_rest
 
 
 class Hypothesis(NamedTuple):
@@ -45,13 +46,9 @@ class Decoding(Spec):
         self, model: nn.Module, source: Source, end: int, generator: torch.Generator | None = None
     ) -> list[list[Hypothesis]]:
         """The hypotheses found for each sentence, the best first; `end` is the token that ends one."""
-        was_training = model.training
-        model.eval()
-        try:
-            chance = torch.Generator().manual_seed(1) if generator is None else generator
+        chance = torch.Generator().manual_seed(1) if generator is None else generator
+        with at_rest(model):
             return self.search(model, source, end, chance)
-        finally:
-            model.train(was_training)
 
     def search(self, model: nn.Module, source: Source, end: int, generator: torch.Generator) -> list[list[Hypothesis]]:
         raise NotImplementedError

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..spec import Spec
+from .rest import at_rest
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Sampling(Spec):
     top_p: float | None = None  # draw from the likeliest that together have this probability
 
     def __post_init__(self):
-        if self.temperature < 0:
-            raise UserError(f"a temperature is not negative; found {self.temperature}")
+        if not self.temperature >= 0:
+            raise UserError(f"a temperature is a number that is not negative; found {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top-k keeps at least one token; found {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -33,7 +34,8 @@ class Sampling(Spec):
         """`b tokens` -> `b`"""
         if self.temperature == 0:
             return log_probabilities.argmax(-1)
-        logits = log_probabilities.cpu() / self.temperature  # one generator for every device
+        likeliest = log_probabilities.amax(-1, keepdim=True)  # whatever it is divided by, it stays a number
+        logits = (log_probabilities - likeliest).cpu() / self.temperature  # one generator for every device
         if self.top_k is not None:
             kth = logits.topk(min(self.top_k, logits.shape[-1])).values[..., -1:]
             logits = logits.masked_fill(logits < kth, -torch.inf)
@@ -59,16 +61,24 @@ def generate(
 ) -> Iterator[int]:
     """Tokens that follow the prompt, `t`, for ever: the caller decides when it is enough.
 
-    With a `window`, each is foretold from so many tokens before it, read afresh; without, from the state.
+    With a `window`, each is foretold from so many tokens before it, read afresh; without, from the state. The model is
+    at rest until then.
     """
     if prompt.numel() == 0:
         raise UserError("the prompt is empty: give at least one token to begin with")
-    model.eval()
-    if window is not None:
-        yield from generate_afresh(model, prompt[None], sampling, generator, window)
+    with at_rest(model):
+        if window is None:
+            yield from generate_onward(model, prompt[None], sampling, generator, segment)
+        else:
+            yield from generate_afresh(model, prompt[None], sampling, generator, window)
+
+
+def generate_onward(
+    model: nn.Module, prompt: Tensor, sampling: Sampling, generator: torch.Generator, segment: int
+) -> Iterator[int]:
     with torch.inference_mode():
         state, log_probabilities = None, None
-        for piece in prompt[None].split(segment, dim=1):
+        for piece in prompt.split(segment, dim=1):
             log_probabilities, state = model.predict(piece, state)  # pyright: ignore[reportCallIssue]
     while True:
         token = sampling.draw(log_probabilities, generator)  # pyright: ignore[reportArgumentType]

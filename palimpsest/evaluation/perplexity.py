@@ -21,6 +21,7 @@ from ..serialise import to_json
 from ..spec import Spec
 from ..state import State, rows_of
 from ..world import ALONE, World
+from .rest import at_rest
 
 Rows = TypeVar("Rows", list["Row"], range, np.ndarray)
 
@@ -339,6 +340,8 @@ def evaluate(
     """
     tally = read_text(model, ids, protocol, world, tokens_at_once, documents)
     nats, tokens = float(tally.nats.sum()), int(tally.times.sum())
+    if not tokens:
+        raise UserError("nothing in this text is foretold: each of its documents is a single token")
     return Score(protocol, nats, tokens, characters, bytes, tally.by_context())
 
 
@@ -353,15 +356,12 @@ def read_text(
     """What each target costs."""
     if len(ids) < 2:
         raise UserError(f"a text of {len(ids)} tokens has nothing to predict: at least 2 are needed")
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with at_rest(model), torch.inference_mode():
         tally = Tally(len(ids), world.device)
         reader = Reader(model, ids, world.device, tokens_at_once or suited_to(world.device), documents, world)
         for reading in protocol.read(reader):
             tally.add(reader.within_documents(reading))
         tally.of_all(world)
-    model.train(was_training)
     if (tally.times > 1).any():
         raise UserError(f"{type(protocol).__name__} counted targets twice: Reader.own tells each process what to read")
     return tally

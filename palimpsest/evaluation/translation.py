@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..serialise import to_json
 from ..world import ALONE, World
 from .decoding import Decoding
+from .rest import at_rest
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,13 @@ class TranslationScore:
 
 def total_nats(model: nn.Module, batches: Iterable[Batch], world: World = ALONE) -> tuple[float, int]:
     """Of all targets that count, and how many there are; each process reads its share of the batches."""
-    was_training = model.training
-    model.eval()
     nats, count = 0.0, 0
-    with torch.inference_mode():
+    with at_rest(model), torch.inference_mode():
         for batch in islice(batches, world.rank, None, world.size):
             batch = batch.to(world.device)
             found, _ = model(batch, None)
             nats += (found if batch.mask is None else found.where(batch.mask, 0.0)).double().sum().item()
             count += batch.count()
-    model.train(was_training)
     nats, count = world.sum(torch.tensor([nats, count], dtype=torch.float64)).tolist()
     return nats, int(count)
 

@@ -36,10 +36,6 @@ class Data(Spec):
     def __post_init__(self):
         if min(self.batch, self.segment) < 1:
             raise UserError(f"batch and segment are at least 1; found {self.batch} and {self.segment}")
-        if isinstance(self.order, ShuffledDocuments) and self.corpus.documents is None:
-            raise UserError(
-                "ShuffledDocuments needs a text that is many documents: say what each of them ends with, --documents"
-            )
 
     @property
     def per_step(self) -> int:
@@ -105,7 +101,14 @@ class Recipe(Spec):
             )
 
     def require(self) -> None:
-        """Refuse, before anything is written, what could only fail at the end: a package that is missing."""
+        """Refuse, before anything is written, what is known once all is said: what is missing, or does not go together.
+
+        Flags exchange parts one by one before they say anything of them, so that parts alone refuse nothing of that.
+        """
+        if isinstance(self.data.order, ShuffledDocuments) and self.data.corpus.documents is None:
+            raise UserError(
+                "ShuffledDocuments needs a text that is many documents: say what each of them ends with, --documents"
+            )
 
     def validate(self, model: nn.Module, tokens: Tokens, world: World) -> dict[str, float]:
         """Nats per token of the validation split, by which runs are judged, and whatever else is to be seen."""

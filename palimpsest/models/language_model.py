@@ -102,6 +102,9 @@ class LanguageNetwork(nn.Module):
         with torch.device("meta"):
             other = LanguageNetwork(self.spec.remembering(memory, same_length, clamp, extra), self.tokens)
         other.load_state_dict(self.state_dict(), assign=True)
+        for name, parameter in self.named_parameters(remove_duplicate=False):  # tied, or frozen, as they are
+            part, _, leaf = name.rpartition(".")
+            setattr(other.get_submodule(part), leaf, parameter)
         return other.train(self.training)
 
     def forward(self, batch: Batch, state: LanguageState | None = None) -> tuple[Tensor, LanguageState]:

@@ -90,7 +90,8 @@ def prepared(model: nn.Module, run: Pass) -> Pass:
     What is read off the device, and decides shapes, is read; and one row goes through the model as it is, for some
     kernels are tried at their first use.
     """
-    from torch._dynamo.exc import Unsupported
+    from torch._dynamo.exc import BackendCompilerFailed, Unsupported
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     keep_for_these_sources()
     shapes, tried = hooks(model, "shape"), False
@@ -105,8 +106,11 @@ def prepared(model: nn.Module, run: Pass) -> Pass:
                 model(batch.rows(row), rows_of(state, row))
         try:
             return run(batch, state)
-        except Unsupported as error:
+        except (Unsupported, GuardOnDataDependentSymNode) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"torch.compile cannot follow this model ({reason}): add --compile None") from error
+        except BackendCompilerFailed as error:  # there may be no compiler for what it writes
+            reason = str(error.inner_exception).splitlines()[0]
+            raise UserError(f"torch.compile cannot make code of this model ({reason}): add --compile None") from error
 
     return ready

@@ -35,7 +35,7 @@ from palimpsest.legacy.protocols import (
 from palimpsest.legacy.streams import TransformerXLSentences
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
 from palimpsest.models.block import PreNorm
-from palimpsest.models.heads import Head
+from palimpsest.models.heads import Head, SoftmaxHead
 from palimpsest.models.language_model import LanguageModel
 
 ours = [
@@ -128,6 +128,21 @@ def test_rows_that_take_the_next_sentence_are_scored_as_the_original_scores_them
     left_out = {place for where in in_sentences.unscored(ids) for place in where}
     assert left_out == set(range(len(ids))) - found.keys()
     assert not [place for place in found if place in np.flatnonzero(ids == 0)[::2]], "a mark that begins a sentence"
+
+
+def test_with_another_memory_a_model_has_the_same_parameters_tied_and_frozen_as_they_were():
+    spec = LanguageModel(width=16, layers=2, block=PreNorm(mixer=relative), head=SoftmaxHead(tied=True))
+    model = spec.build(11, torch.Generator().manual_seed(0))
+    model.embedding.requires_grad_(False)
+    other = model.remembering(3)
+    same = zip(model.named_parameters(), other.named_parameters(), strict=True)
+    assert all(one is another for (_, one), (_, another) in same)
+    assert [p.requires_grad for p in other.embedding.parameters()] == [False]
+
+
+def test_documents_of_a_token_each_have_no_score(ids):
+    with pytest.raises(UserError, match="each of its documents is a single token"):
+        evaluate(build(PreNorm()), ids, Segments(8), None, len(ids), documents=np.arange(len(ids) + 1))
 
 
 @pytest.mark.parametrize("protocol", ours, ids=repr)

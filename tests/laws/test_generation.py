@@ -33,7 +33,10 @@ def test_temperature_zero_takes_the_likeliest_after_reading_everything_again(mod
     assert write(model, Sampling(temperature=0)) == text[5:]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-9), Sampling(1e-8)], ids=repr)
+NARROW = [Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-9), Sampling(1e-8), Sampling(1e-40)]
+
+
+@pytest.mark.parametrize("sampling", NARROW, ids=repr)
 def test_the_narrowest_choice_is_the_likeliest(model, sampling):
     assert write(model, sampling) == write(model, Sampling(temperature=0))
 
@@ -93,3 +96,21 @@ def test_settings_that_mean_nothing_are_refused(wrong):
 def test_an_empty_prompt_is_refused(model):
     with pytest.raises(UserError, match="empty"):
         write(model, Sampling(), prompt=())
+
+
+@pytest.mark.parametrize("window", [None, 7])
+def test_a_model_in_training_is_at_rest_while_it_writes_and_at_work_again_after_it(model, window):
+    model.train()
+    model.head.eval()  # somebody may want it so
+    before = [part.training for part in model.modules()]
+    tokens = generate(model, torch.tensor([1, 2]), Sampling(), torch.Generator(), window=window)
+    next(tokens)
+    assert not any(part.training for part in model.modules())
+    tokens.close()
+    assert [part.training for part in model.modules()] == before
+
+
+def test_where_something_goes_wrong_a_model_is_at_work_again_too(model):
+    with pytest.raises(IndexError):
+        write(model.train(), Sampling(), prompt=(1, 200))
+    assert model.training

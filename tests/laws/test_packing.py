@@ -94,7 +94,7 @@ def test_what_cannot_be_packed_is_refused():
     with pytest.raises(UserError, match="reads a segment as one text"):
         Recipe(data=Data(corpus=text), model=countdown)
     with pytest.raises(UserError, match="say what each of them ends with"):
-        Data(order=ShuffledDocuments())
+        Recipe(data=Data(order=ShuffledDocuments())).require()
     with pytest.raises(UserError, match="documents cannot end with nothing"):
         Text(documents="")
 
