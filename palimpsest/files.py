@@ -20,13 +20,16 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, one's share of it,
 
 def cache() -> Path:
     """Where everything is kept that can be had again: PALIMPSEST_CACHE, or the user's cache folder."""
-    if chosen := os.environ.get("PALIMPSEST_CACHE"):
-        return Path(chosen).expanduser()
     try:
+        if chosen := os.environ.get("PALIMPSEST_CACHE"):
+            return Path(chosen).expanduser()
         from platformdirs import user_cache_path
+
+        return user_cache_path("palimpsest")
     except ModuleNotFoundError:
         raise UserError("finding the cache folder needs platformdirs: pip install it or set PALIMPSEST_CACHE") from None
-    return user_cache_path("palimpsest")
+    except RuntimeError as error:  # whoever has no home
+        raise UserError(f"there is no cache folder ({error}): set PALIMPSEST_CACHE to one") from None
 
 
 def sources_of(folder: Path) -> str:

@@ -153,6 +153,19 @@ def test_a_cache_that_cannot_be_written_is_no_error(machine, monkeypatch, tmp_pa
     assert len(machine.tried) == 2
 
 
+@pytest.mark.parametrize("chosen", ["~nobody-of-this-name/cache", ""])
+def test_whoever_has_no_home_tries_in_every_process(machine, monkeypatch, chosen):
+    def without_a_home(name):
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr("platformdirs.user_cache_path", without_a_home)
+    monkeypatch.setenv("PALIMPSEST_CACHE", chosen)
+    for _ in range(2):
+        assert silently_trusted()
+        machine.new_process()
+    assert len(machine.tried) == 2
+
+
 @pytest.mark.parametrize("choice, verdict", [("all", True), ("none", False)])
 def test_the_user_may_decide_instead(machine, monkeypatch, choice, verdict):
     monkeypatch.setenv(trust.CHOICE, choice)

@@ -14,7 +14,7 @@ from ..axes import Shape, check_shapes, once_each
 from ..relative import Relative
 from . import attention_blocked, attention_plain, attention_reference
 from .scan import BackendRefused
-from .trust import HAS_TRITON, trusted
+from .trust import trusted, why_no_kernels
 
 
 @once_each
@@ -89,8 +89,8 @@ def skips_by_head(queries: Tensor) -> bool:
 
 
 def why_not_fused(queries: Tensor, values: Tensor) -> str | None:
-    if not HAS_TRITON:
-        return "the fused backend needs triton, which is not installed"
+    if missing := why_no_kernels():
+        return missing
     return fused_form().refusal(queries, values)
 
 

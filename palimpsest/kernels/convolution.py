@@ -12,7 +12,7 @@ from torch.nn.functional import conv1d
 from ..axes import check_axes
 from .precision import full_precision
 from .scan import BackendRefused
-from .trust import HAS_TRITON, trusted
+from .trust import trusted, why_no_kernels
 
 
 def fused(*arguments) -> Tensor:
@@ -43,8 +43,8 @@ def choose_backend(x: Tensor, recent: Tensor, taps: Tensor) -> str:
 
 
 def why_not_fused(x: Tensor, recent: Tensor, taps: Tensor) -> str | None:
-    if not HAS_TRITON:
-        return "the fused backend needs triton, which is not installed"
+    if missing := why_no_kernels():
+        return missing
     from .fused.convolution import refusal
 
     return refusal(x, recent, taps)

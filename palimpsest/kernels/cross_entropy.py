@@ -14,9 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ..axes import check_axes
 from .scan import BackendRefused
-from .trust import HAS_TRITON, trusted
+from .trust import trusted, why_no_kernels
 
 FEW = 1024  # tokens whose logits are so few that nothing is gained by not having them
+NO_TARGET = torch.iinfo(torch.int64).min  # for torch, which else takes -100 for none
 WIDE = 256  # hidden states for which making logits again costs more than having them
 
 
@@ -41,8 +42,9 @@ def linear_cross_entropy(
     """hidden `rows d`, weight `tokens d`, bias `tokens`, targets `rows` -> nats `rows`, at least float32.
 
     Their gradient is that of (1 − smoothing) · nats + smoothing · the mean of all tokens' + z_loss · partition². Rows
-    that are not `counted` cost nothing and learn nothing, whatever their targets are. No more than `chunk` logits
-    are held at once where any are: by default 2**22, on a GPU 2**28.
+    that are not `counted` cost nothing and learn nothing, whatever their targets are; the target of every other is a
+    token, as there is no number, such as -100, that means none. No more than `chunk` logits are held at once where any
+    are: by default 2**22, on a GPU 2**28.
     """
     sizes = check_axes(
         hidden=(hidden, "rows d"),
@@ -71,8 +73,8 @@ def choose_backend(hidden: Tensor, weight: Tensor, counted: Tensor | None) -> st
 
 
 def why_not_fused(hidden: Tensor, weight: Tensor) -> str | None:
-    if not HAS_TRITON:
-        return "the fused backend needs triton, which is not installed"
+    if missing := why_no_kernels():
+        return missing
     from .fused.cross_entropy import refusal
 
     return refusal(hidden, weight)
@@ -91,7 +93,7 @@ def at_once(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, z_loss: float, smoothing: float
 ) -> Tensor:
     logits = logits_of(hidden, weight, bias)
-    nats = cross_entropy(logits, targets, reduction="none")
+    nats = cross_entropy(logits, targets, reduction="none", ignore_index=NO_TARGET)
     if not (z_loss or smoothing):
         return nats
     partition = logits.logsumexp(-1)

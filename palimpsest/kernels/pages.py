@@ -12,7 +12,7 @@ from torch import Tensor
 from .activations import ON_CHIP, Activation
 from .chunked import carry, fold, overlap
 from .scan import BackendRefused
-from .trust import HAS_TRITON, INTERPRETED, trusted
+from .trust import INTERPRETED, trusted, why_no_kernels
 
 CHUNK = 16  # tokens whose pages are there at once
 FORMS = ("plain", "fused")
@@ -91,8 +91,8 @@ def choose_form(kernel: str, backend: str | None, page: Tensor, dtype: torch.dty
 
 
 def why_not_fused(page: Tensor, dtype: torch.dtype, *activations: Activation) -> str | None:
-    if not HAS_TRITON:
-        return "the fused form needs Triton, which is not installed"
+    if missing := why_no_kernels():
+        return missing
     if page.device.type != "cuda" and not (INTERPRETED and page.device.type == "cpu"):
         return f"the fused form is for CUDA tensors; found one on {page.device}"
     if dtype != torch.float32:

@@ -17,7 +17,7 @@ from ..gates import Gates
 from ..look import Look
 from . import chunked, recurrent, reference
 from .precision import full_precision, memory_dtype
-from .trust import HAS_TRITON, VERDICTS, trusted
+from .trust import HAS_TRITON, VERDICTS, trusted, why_no_kernels
 
 
 @once_each
@@ -203,8 +203,8 @@ def there_and_back(
 def why_not_fused(
     queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor | None, look: Look | None
 ) -> str | None:
-    if not HAS_TRITON:
-        return "the fused backend needs triton, which is not installed"
+    if missing := why_no_kernels():
+        return missing
     return fused_form().refusal(queries, keys, values, memory, look)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ..direct import transformed
 from ..errors import UserError
 from ..files import cache, sources_of, write_atomically
 from ..version import __version__
@@ -54,6 +55,15 @@ class Place:
             return cache() / shelf / f"{self.kernel}-{name}.json"
         except UserError:  # the core does without the library that finds it
             return None
+
+
+def why_no_kernels() -> str | None:
+    """Why there are no fused forms at all now, if so."""
+    if not HAS_TRITON:
+        return "the fused form needs Triton, which is not installed"
+    if not torch.compiler.is_compiling() and transformed():
+        return "torch.func transforms no fused form: leave the backend open, and it is a plain one"
+    return None
 
 
 def trusted(kernel: str, device: torch.device, asked: Callable[[], object] | None = None) -> bool:

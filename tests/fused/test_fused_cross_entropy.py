@@ -200,6 +200,18 @@ def test_under_autocast_products_are_halves_and_gradients_are_not():
     assert not torch.equal(gradients[1], gradients[1].half().float())
 
 
+@pytest.mark.parametrize("stranger", [-1, -100, 40])
+def test_the_target_of_a_row_that_counts_is_a_token(stranger):
+    """The plain form says so, and the fused one, which waits for nothing, has no number for it."""
+    given = [torch.randn(3, 8, device=DEVICE), torch.randn(40, 8, device=DEVICE), torch.randn(40, device=DEVICE)]
+    targets = torch.tensor([1, stranger, 3], device=DEVICE)
+    nats = linear_cross_entropy(*given, targets, backend="fused")
+    assert nats.isnan().tolist() == [False, True, False]
+    if DEVICE == "cpu":  # a GPU stops at such a target, for good
+        with pytest.raises(IndexError, match="out of bounds"):
+            linear_cross_entropy(*given, targets, backend="pieces")
+
+
 def test_what_cannot_be_done_is_said_in_words():
     narrow, wide = torch.zeros(3, 8, device=DEVICE), torch.zeros(3, 600, device=DEVICE)
     targets = torch.zeros(3, dtype=torch.long, device=DEVICE)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from palimpsest.kernels import Gates, Relative, memory_scan, relative_attention
+from palimpsest.kernels import BackendRefused, Gates, Relative, memory_scan, relative_attention
 from palimpsest.kernels.convolution import short_convolution
 from palimpsest.kernels.cross_entropy import linear_cross_entropy
-from palimpsest.kernels.fused.launching import Noted, Way, compile_ahead, known_of, rehearsal
+from palimpsest.kernels.fused.launching import Noted, Way, compile_ahead, in_line, known_of, layout_of, rehearsal
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -144,3 +144,61 @@ def test_what_was_noted_is_compiled_once_each_and_who_fails_stops_nobody(monkeyp
     ways = [Way((1, 1, 1), (4,), {"SIZE": 16}, warps, 1) for warps in (8, 4, 4, 2)]
     compile_ahead([Noted(kernel, (x, (x, 1)), way) for way in ways], torch.device("cuda"))
     assert sorted(compiled) == [(3, 2), (3, 4), (3, 8)]
+
+
+def added(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+    return memory_scan(queries, keys, values, backend="fused")
+
+
+def sizes(rows: int, length: int) -> dict[str, tuple]:
+    """The doors, and the shapes of what they are given for so many rows and tokens."""
+    tokens, lines = (rows, length, 2, 16), rows * length
+    return {
+        "memory_scan": (scan, [*[tokens] * 3, tokens[:3], (rows, 2, 16, 16)]),
+        "memory_sum": (added, [tokens] * 3),
+        "relative_attention": (attention, [*[tokens] * 4, (40, 2, 16)]),
+        "linear_cross_entropy": (cross_entropy, [(lines, 16), (33, 16), (33,)]),
+        "short_convolution": (convolution, [(rows, length, 5), (rows, 3, 5), (5, 4)]),
+    }
+
+
+@pytest.mark.parametrize("name", sizes(1, 1))
+def test_what_is_compiled_may_come_with_other_numbers_of_rows_and_tokens(name):
+    torch._dynamo.reset()
+    door, _ = sizes(1, 1)[name]
+
+    def first(*given: Tensor) -> Tensor:
+        return door(*given)[0]
+
+    compiled = torch.compile(first, fullgraph=True, backend="aot_eager")
+    for numbers in ((2, 6), (3, 9), (2, 20)):
+        given = [torch.randn(shape, device=DEVICE).requires_grad_() for shape in sizes(*numbers)[name][1]]
+        reads = [form(*given) for form in (first, compiled)]
+        slopes = [torch.autograd.grad(each.sin().sum(), given) for each in reads]
+        for one, other in zip((reads[0], *slopes[0]), (reads[1], *slopes[1]), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", sizes(1, 1))
+def test_a_transform_of_functions_is_refused_as_nothing_here_can_be_transformed(name):
+    door, shapes = sizes(2, 6)[name]
+    given = [torch.randn(shape, device=DEVICE) for shape in shapes]
+    with pytest.raises(BackendRefused, match=r"torch\.func transforms no fused form"):
+        torch.func.grad(lambda first: door(first, *given[1:])[0].sum())(given[0])
+
+
+def test_a_layout_is_of_one_place():
+    here, there = torch.zeros(2, 3), torch.zeros(2, 3, device="meta")
+    assert layout_of([here, None, here]) == layout_of([here, None, here.clone()]) != layout_of([here, None, there])
+
+
+def test_what_lies_too_far_apart_for_offsets_of_32_bits_is_put_in_one_piece():
+    def spread(*steps: int) -> Tensor:
+        return torch.empty_strided((1, 20, 20, 16), (0, *steps, 1), device="meta")
+
+    for near in (spread(320, 16), spread(2**26, 2**26)):
+        assert in_line(near) is near
+    for far in (spread(2**27, 16), spread(16, 2**27), spread(320, 16).mT):
+        assert in_line(far).is_contiguous()
+    single = torch.empty_strided((1, 1, 20, 16), (0, 2**40, 16, 1), device="meta")
+    assert in_line(single).is_contiguous()

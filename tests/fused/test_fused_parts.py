@@ -107,6 +107,16 @@ def test_a_sequence_in_parts_may_begin_and_end_with_nothing(keep, counted, parts
 STATE = ("memory", "column")
 
 
+def test_the_gradient_of_a_first_page_lies_as_compilers_are_told_it_does(cut):
+    cut(2)
+    given = [None if x is None else x.float().to(DEVICE) for x in drawn("heads", length=60).values()]
+    queries, keys, values, log_keep, erase, write, memory, _ = given
+    memory.requires_grad_()
+    reads, _ = memory_scan(queries, keys, values, Gates(log_keep, erase, write), memory, backend="fused")
+    (found,) = torch.autograd.grad(reads.sum(), [memory])
+    assert found.stride() == memory.stride()
+
+
 @pytest.mark.parametrize("parts, asked", [*product((2, 3), ("reads", "last memory"))])
 def test_a_sequence_in_parts_may_begin_with_a_page_and_be_asked_for_one_thing_alone(parts, asked, cut):
     cut(parts)

@@ -15,7 +15,7 @@ from . import attention_kernels as kernels
 from .buffer import Buffer, tensors_in
 from .features import holding
 from .habits import Habit, Repeatable, accustom, again
-from .launching import AMPLE, VAST, Way, known_of, launch, layout_of, once, product_dtype, room_of
+from .launching import AMPLE, FAR, VAST, Way, in_line, known_of, launch, layout_of, once, product_dtype, room_of
 from .operation import Operation, watched
 from .repeating import RECORDING, Recording, Some, repeated, there
 from .tuned import tuned
@@ -68,6 +68,9 @@ def refusal(queries: Tensor, values: Tensor) -> str | None:
     widest = WIDEST if room_of(queries.device) >= AMPLE or product_dtype(queries) != torch.float32 else WIDEST // 2
     if max(queries.shape[-1], values.shape[-1]) > widest:
         return f"the fused backend has heads of at most {widest} here; found {queries.shape[-1]} and {values.shape[-1]}"
+    numbers = max(queries.shape[1], values.shape[1]) * queries.shape[2] * max(queries.shape[-1], values.shape[-1])
+    if numbers >= FAR:
+        return f"the fused backend has rows of less than {FAR:,} numbers; found {numbers:,}"
     return None
 
 
@@ -118,8 +121,7 @@ def habits_of(tensors: Some, *about) -> list[Habit]:
 
 def multiplied(x: Tensor, dtype: torch.dtype) -> Tensor:
     """As the kernels take it: in the type of the products, with each vector in one piece."""
-    x = x if x.dtype == dtype else x.to(dtype)
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return in_line(x if x.dtype == dtype else x.to(dtype))
 
 
 # ------------------------------------------------------------------------------------------------------ launching

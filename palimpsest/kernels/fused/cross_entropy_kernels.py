@@ -150,11 +150,12 @@ def nats_kernel(
     there = places < count
     row = rows_at(picked, places, count)
     target = tl.load(targets + row, mask=there, other=0)
+    known = there & (target >= 0) & (target < tokens)
     state = load_vectors(hidden, row, there, WIDTH, LANES).to(tl.float32)
-    vector = load_vectors(weight, target, there, WIDTH, LANES).to(tl.float32)
-    logit = tl.sum(state * vector, 1)
+    vector = load_vectors(weight, target, known, WIDTH, LANES).to(tl.float32)
+    logit = tl.where(known, tl.sum(state * vector, 1), float("nan"))  # nothing is read where there is no token
     if bias is not None:
-        logit += tl.load(bias + target, mask=there, other=0.0).to(tl.float32)
+        logit += tl.load(bias + target, mask=known, other=0.0).to(tl.float32)
     tl.store(partition + row, sums, mask=there)
     tl.store(nats + row, sums * LN2 - logit, mask=there)
 

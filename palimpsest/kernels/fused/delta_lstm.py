@@ -6,8 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .elementary import sigmoid
-from .launching import ALWAYS
-from .pages import CHUNK, activated, activated_back, dense, kept_pages, step, step_back, tile, vector, warps_for
+from .launching import ALWAYS, in_line
+from .pages import CHUNK, activated, activated_back, kept_pages, step, step_back, tile, vector, warps_for
 
 GATES = 3  # input, candidate, output; a tile has room for four
 
@@ -259,9 +259,9 @@ def there(
     warps: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """sums, the memory and the cell after; for backward, what was fed, cells, the gates' sides, errors, pages kept."""
-    inputs, keys, values = dense(inputs), dense(keys), dense(values)
+    inputs, keys, values = in_line(inputs), in_line(keys), in_line(values)
     batch, length, heads, _, width = inputs.shape
-    beside = inputs.new_zeros(width).expand(batch, length, heads, width) if beside is None else dense(beside)
+    beside = inputs.new_zeros(width).expand(batch, length, heads, width) if beside is None else in_line(beside)
     results = room(inputs, memory)
     with torch.cuda.device_of(inputs):
         forward_kernel[(batch * heads,)](
@@ -308,7 +308,7 @@ def back(
     warps: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of inputs, keys, values, betas, memory, fed, cell and beside."""
-    of_sums, keys = dense(of_sums), dense(keys)
+    of_sums, keys = in_line(of_sums), in_line(keys)
     batch, length, heads, _, width = keys.shape
     results = room_back(of_sums, keys, values, betas, after)
     with torch.cuda.device_of(keys):

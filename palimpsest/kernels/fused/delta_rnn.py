@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import ALWAYS
-from .pages import CHUNK, activated, activated_back, dense, kept_pages, step, step_back, tile, vector, warps_for
+from .launching import ALWAYS, in_line
+from .pages import CHUNK, activated, activated_back, kept_pages, step, step_back, tile, vector, warps_for
 
 
 def delta_rnn(
@@ -185,7 +185,7 @@ def there(
     warps: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """sums and the memory after; for backward, what was fed, the errors and the pages that are kept."""
-    inputs, keys, values = dense(inputs), dense(keys), dense(values)
+    inputs, keys, values = in_line(inputs), in_line(keys), in_line(values)
     batch, length, heads, width = inputs.shape
     results = room(inputs, memory)
     with torch.cuda.device_of(inputs):
@@ -226,7 +226,7 @@ def back(
     warps: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of inputs, keys, values, betas, memory and fed."""
-    of_sums, keys = dense(of_sums), dense(keys)
+    of_sums, keys = in_line(of_sums), in_line(keys)
     batch, length, heads, width = keys.shape
     results = room_back(of_sums, keys, values, betas, after)
     with torch.cuda.device_of(keys):

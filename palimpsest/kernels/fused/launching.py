@@ -18,17 +18,30 @@ from ...world import in_this_thread
 
 
 def layout_of(tensors: Sequence[Any]) -> tuple:
-    """All that a kernel is compiled for; that a tensor starts at a multiple of 16 bytes is worth wider accesses.
+    """All that a kernel is compiled for, and where it is; that a tensor starts at a multiple of 16 bytes is worth wider
+    accesses.
 
-    Some may be None, but not the first: all others are where it is.
+    Each has its own device: of what lies elsewhere nothing is known, so that Triton looks at it, and refuses it.
     """
-    layouts = [None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors]
-    return tensors[0].device, *layouts
+    return tuple(
+        None if x is None else (x.device, x.dtype, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors
+    )
 
 
 def strides(*tensors: Tensor | None) -> list[int]:
     """Of rows, tokens and heads; 0 where there is nothing."""
     return [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
+
+
+FAR = 2**31  # numbers: within a row, kernels have offsets of 32 bits to tokens or to heads
+
+
+def in_line(x: Tensor) -> Tensor:
+    """`… tokens heads numbers`, with the numbers of a vector one behind the other, and no token or head too far off."""
+    *_, tokens, heads, numbers = x.shape
+    *_, to_token, to_head, to_number = x.stride()  # torch takes longer to tell one of them than all
+    near = tokens * to_token < FAR and heads * to_head < FAR
+    return x if near and (to_number == 1 or numbers == 1) else x.contiguous()
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

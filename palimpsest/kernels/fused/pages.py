@@ -31,11 +31,6 @@ def power_of_two(least: int) -> int:
     return 1 << max(0, least - 1).bit_length()
 
 
-def dense(x: Tensor) -> Tensor:
-    """With the numbers of a vector side by side."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def kept_pages(memory: Tensor, length: int) -> Tensor:
     """Room for the page after each chunk, `n b h …`, but not the last, which is a result itself."""
     return memory.new_empty((length - 1) // CHUNK, *memory.shape)

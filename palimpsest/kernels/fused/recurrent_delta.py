@@ -7,13 +7,12 @@ from torch import Tensor
 
 from ..precision import full_precision
 from .elementary import sigmoid, tanh
-from .launching import ALWAYS
+from .launching import ALWAYS, in_line
 from .pages import (
     CHUNK,
     activated,
     activated_back,
     answer,
-    dense,
     kept_pages,
     recall,
     step,
@@ -195,7 +194,7 @@ def there(
     inputs: Tensor, weights: Tensor, memory: Tensor, read: Tensor, epsilon: float, warps: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """reads and the memory after; for backward, what was heard, queries, keys, betas, errors and the pages kept."""
-    inputs = dense(inputs)
+    inputs = in_line(inputs)
     batch, length, heads, _ = inputs.shape
     width = memory.shape[-1]
     results = room(inputs, memory)
@@ -239,7 +238,7 @@ def back(
     warps: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of inputs, in float32, memory and read."""
-    of_reads = dense(of_reads)
+    of_reads = in_line(of_reads)
     batch, length, heads, width = heards.shape
     results = room_back(heards, after)
     with torch.cuda.device_of(heards):

@@ -12,7 +12,7 @@ from ..trust import INTERPRETED
 from . import sums
 from .decode import decode, short
 from .habits import Habit, Repeatable, accustom, again
-from .launching import known_of, layout_of, once, processors_of, room_of, same
+from .launching import in_line, known_of, layout_of, once, processors_of, room_of, same
 from .operation import Operation, watched
 from .products import PRECISIONS
 from .repeating import RECORDING, Recording, repeated
@@ -82,7 +82,7 @@ def scan_back_op(grads, kept, *inputs) -> Sequence[Tensor | None]:
         return backward(known_problem(x, *others[:3]), x, *others)
 
     *most, of_memory, _ = repeated(known, given, work, kept)
-    return *most, None if of_memory is None else of_memory[:, 0].view(tensors[6].shape)
+    return *most, None if of_memory is None else of_memory[:, 0].contiguous().view(tensors[6].shape)
 
 
 def arriving(values: Tensor, counts: bool, of_reads: Tensor | None, of_last: Tensor | None, of_mass: Tensor | None):
@@ -175,11 +175,6 @@ def scan(
     if saves and not counts and not watched():
         accustom(habits_of(*first[3:]), repeatable, given_to(*first), inputs)
     return reads, last, mass[0] if mass else None
-
-
-def in_line(x: Tensor) -> Tensor:
-    """With the numbers of its last axis one behind the other."""
-    return x if x.stride()[-1] == 1 else x.contiguous()  # torch takes longer to tell one stride than all
 
 
 def sums_up(gates: Gates, look: Look, counts: bool) -> bool:

@@ -1,7 +1,6 @@
 """How the work of the memory scan is cut."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import triton
@@ -36,7 +35,6 @@ def many_made(map: str, features: int) -> bool:
     return map in PRODUCTS and features >= 2 * SHARE.value
 
 
-@lru_cache(maxsize=1024)
 def settings_for(
     lines: int,
     length: int,

@@ -1,7 +1,6 @@
 """The memory scan as a sum, all of which is kept, as one torch operation; its gradient is three sums more."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from . import sum_kernels as kernels
 from .features import holding
 from .habits import Repeatable
-from .launching import Way, known_of, launch, layout_of, once, processors_of, same, strides
+from .launching import Way, in_line, known_of, launch, layout_of, once, processors_of, same, strides
 from .operation import Operation
 from .parts import way_between
 from .products import PRECISIONS, Precision
@@ -37,7 +36,6 @@ class Settings(NamedTuple):
     parts: int  # of the sequence, which start at the same time
 
 
-@lru_cache(maxsize=1024)
 def settings_for(lines: int, length: int, features: int, values: int, dtype: torch.dtype, processors: int) -> Settings:
     """Found by trying on an H200; elsewhere they are as right, if not as fast."""
     size, parts = holding(max(features, values)), 1
@@ -161,8 +159,7 @@ def sum_back_op(grads, kept, *inputs) -> Sequence[Tensor | None]:
 
 def arriving(values: Tensor, of_reads: Tensor | None, of_last: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Gradients as the kernels take them."""
-    of_reads = torch.zeros_like(values) if of_reads is None else of_reads
-    of_reads = of_reads if of_reads.stride(-1) == 1 else of_reads.contiguous()
+    of_reads = torch.zeros_like(values) if of_reads is None else in_line(of_reads)
     return of_reads, None if of_last is None else of_last.contiguous()
 
 
