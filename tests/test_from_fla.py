@@ -242,6 +242,17 @@ def test_settings_that_do_not_fit_the_weights_are_told():
         translate(weights_of(DELTA), DELTA | {"expand_k": 2.0}).build()
 
 
+def test_only_a_tied_model_speaks_through_its_embedding():
+    weights = weights_of(DELTA)
+    head = weights.pop("lm_head.weight")
+    with pytest.raises(UserError, match=r"the weights do not fit the settings: Missing .*head\.project\.weight"):
+        translate(weights, DELTA).build()
+    tied = translate(weights, DELTA | {"tie_word_embeddings": True}).build()
+    assert torch.equal(tied.head.project.weight, weights["model.embeddings.weight"])
+    untied = translate(weights | {"lm_head.weight": head}, DELTA).build()
+    assert torch.equal(untied.head.project.weight, head)
+
+
 def test_a_folder_that_lacks_something_is_told(tmp_path):
     with pytest.raises(UserError, match=r"has no config\.json that can be read"):
         from_folder(tmp_path)

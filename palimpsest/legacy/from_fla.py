@@ -100,6 +100,8 @@ def translate(weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> Import
     check(settings)
     ours = rename(weights)
     epsilon, tied = settings["norm_eps"], bool(settings["tie_word_embeddings"])
+    if tied:  # of an untied model that lacks its head, the embedding is no head
+        ours.setdefault("head.project.weight", ours["embedding.table.weight"])
     feed_forward = GatedSilu(ours["blocks.0.feed_forward.down.weight"].shape[1])
     model = LanguageModel(
         width=settings["hidden_size"],
@@ -219,7 +221,6 @@ def rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             raise unsaid(name)
     for number, layer in sorted(layers.items()):
         ours |= {f"blocks.{number}.{name}": weight for name, weight in rename_layer(number, layer).items()}
-    ours.setdefault("head.project.weight", ours["embedding.table.weight"])
     return ours
 
 
