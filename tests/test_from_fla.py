@@ -19,7 +19,7 @@ from palimpsest.errors import UserError
 from palimpsest.experiment import Data, Recipe
 from palimpsest.experiment.run import write_json
 from palimpsest.legacy.checkpoints import import_checkpoint
-from palimpsest.legacy.from_fla import from_folder, translate
+from palimpsest.legacy.from_fla import BOUNDS, from_folder, translate
 from palimpsest.serialise import to_json
 
 WIDTH, HEADS, INNER, LAYERS, TOKENS, LENGTH = 8, 2, 10, 2, 11, 9
@@ -242,11 +242,61 @@ def test_settings_that_do_not_fit_the_weights_are_told():
         translate(weights_of(DELTA), DELTA | {"expand_k": 2.0}).build()
 
 
+@every_setting
+def test_weights_that_lack_one_or_have_one_of_another_shape_are_refused(settings):
+    weights = weights_of(settings)
+    for name, weight in weights.items():
+        rest = {other: weight for other, weight in weights.items() if other != name}
+        for changed in (rest, weights | {name: weight[:-1]}, weights | {name: weight.flatten()[0]}):
+            with pytest.raises(UserError):
+                translate(changed, settings).build()
+
+
+@pytest.mark.parametrize("inside", ["attn.b_proj.weight", "mlp.down_proj.weight", "mlp.gate_proj.weight"])
+def test_a_weight_that_others_are_made_after_is_named_where_it_is_missing(inside):
+    weights = weights_of(GATED)
+    del weights[name := f"model.layers.1.{inside}"]
+    with pytest.raises(UserError, match=f"lacks the weight {name}: it is incomplete"):
+        translate(weights, GATED)
+
+
+def test_weights_that_are_joined_and_do_not_fit_are_named():
+    wide = {"model.layers.1.mlp.up_proj.weight": torch.zeros(INNER, WIDTH + 1)}
+    with pytest.raises(UserError, match=r"shapes differ: .*1\.mlp\.gate_proj\.weight \(10, 8\), .*up_proj.* \(10, 9\)"):
+        translate(weights_of(DELTA) | wide, DELTA)
+
+
+@pytest.mark.parametrize("settings", [DELTA, GATED], ids=["delta", "gated"])
+def test_a_setting_that_is_not_what_it_may_be_is_refused_by_its_name(settings):
+    for name, bound in BOUNDS.items():
+        for value in ("x", None, -1, 0, 2.5, [2]):
+            if not bound.holds(value):
+                with pytest.raises(UserError, match=rf"the setting '{name}' of .* is .*; found .*--set {name}=…"):
+                    translate(weights_of(settings), {**settings, name: value})
+
+
+def test_only_a_tied_model_speaks_through_its_embedding():
+    weights = weights_of(DELTA)
+    head = weights.pop("lm_head.weight")
+    with pytest.raises(UserError, match=r"the weights do not fit the settings: Missing .*head\.project\.weight"):
+        translate(weights, DELTA).build()
+    tied = translate(weights, DELTA | {"tie_word_embeddings": True}).build()
+    assert torch.equal(tied.head.project.weight, weights["model.embeddings.weight"])
+    untied = translate(weights | {"lm_head.weight": head}, DELTA).build()
+    assert torch.equal(untied.head.project.weight, head)
+
+
 def test_a_folder_that_lacks_something_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"has no config\.json that can be read"):
+        from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
     with pytest.raises(UserError, match=r"has no config\.json that can be read"):
         from_folder(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(DELTA))
     with pytest.raises(UserError, match=r"model\.safetensors cannot be read as safetensors"):
+        from_folder(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(UserError, match="weight_map"):
         from_folder(tmp_path)
 
 

@@ -9,7 +9,7 @@ from toys import palimpsest
 
 from palimpsest import load
 from palimpsest.errors import UserError
-from palimpsest.legacy import checkpoints
+from palimpsest.legacy import checkpoints, from_adaptive_span, from_transformer_xl
 from palimpsest.legacy.checkpoints import import_checkpoint
 from palimpsest.legacy.corpora import ADAPTIVE_SPAN, TRANSFORMER_XL, vocabulary_from
 from palimpsest.legacy.from_transformer_xl import translate
@@ -172,6 +172,88 @@ def test_weights_of_another_toolkit_are_told_apart(checkpoint, tmp_path):
 def test_settings_that_do_not_fit_the_weights_are_told(checkpoint, tmp_path):
     with pytest.raises(UserError, match="the weights do not fit the settings"):
         import_checkpoint(checkpoint, "transformer-xl", WORDS, "wt103", {"d_inner": 5}, tmp_path / "run")
+
+
+def lmtool_memory(tokens: int) -> dict[str, torch.Tensor]:
+    """The state dict of a small delta memory of lmtool-fwms, by the original's names."""
+    weights = {name: weight for name, weight in transformer_xl(tokens).items() if not name.startswith("r_")}
+    for layer in range(LAYERS):
+        attention = f"layers.{layer}.dec_attn."
+        del weights[f"{attention}r_net.weight"], weights[f"{attention}qkv_net.weight"]
+        weights[f"{attention}qkvb_net.weight"] = torch.randn(HEADS * (3 * HEAD + 1), WIDTH)
+    return weights
+
+
+SMALL = {
+    "transformer-xl": (from_transformer_xl, transformer_xl(20), {}),
+    "lmtool-fwms": (from_transformer_xl, lmtool_memory(20), {"attn_type": 24, "n_head": HEADS, "d_head": HEAD}),
+    "adaptive-span": (
+        from_adaptive_span,
+        {name.removeprefix("module."): weight for name, weight in adaptive_span(20).items()},
+        {},
+    ),
+}
+every_original = pytest.mark.parametrize("original", SMALL)
+UNREAD = ("pos_emb.inv_freq", "mask_template")  # which are the same in every model
+
+
+@every_original
+def test_a_checkpoint_that_lacks_any_of_its_weights_is_refused(original):
+    translation, weights, settings = SMALL[original]
+    translation.translate(weights, settings).build()
+    for name in weights:
+        if not name.endswith(UNREAD):
+            rest = {other: weight for other, weight in weights.items() if other != name}
+            with pytest.raises(UserError):
+                translation.translate(rest, settings).build()
+
+
+@every_original
+def test_a_weight_of_another_shape_is_refused(original):
+    translation, weights, settings = SMALL[original]
+    for name, weight in weights.items():
+        if not name.endswith(UNREAD):
+            for other in (weight[:-1], weight.flatten()[0]):
+                with pytest.raises(UserError):
+                    translation.translate(weights | {name: other}, settings).build()
+
+
+@every_original
+def test_a_setting_that_is_not_what_it_may_be_is_refused_by_its_name(original):
+    translation, weights, settings = SMALL[original]
+    for name, bound in translation.BOUNDS.items():
+        for value in ("x", None, -1, 0, 2.5, [2], 5):
+            if not bound.holds(value):
+                with pytest.raises(UserError, match=rf"the setting '{name}' of .* is .*; found .*--set {name}=…"):
+                    translation.translate(weights, {**settings, name: value})
+
+
+@pytest.mark.parametrize(
+    "original, name",
+    [
+        ("transformer-xl", "word_emb.emb_layers.0.weight"),
+        ("adaptive-span", "in_emb.weight"),
+        ("adaptive-span", "layers.0.attn.proj_query.weight"),
+    ],
+)
+def test_a_weight_that_settings_are_read_off_is_named_where_it_is_missing(original, name):
+    translation, weights, settings = SMALL[original]
+    rest = {other: weight for other, weight in weights.items() if other != name}
+    with pytest.raises(UserError, match=f"lacks the weight {name}: it is incomplete"):
+        translation.translate(rest, settings)
+
+
+def test_heads_that_the_weights_cannot_be_shared_by_are_told():
+    _, weights, settings = SMALL["lmtool-fwms"]
+    with pytest.raises(UserError, match=r"qkvb_net.weight .* has 20 rows, and n_head=3 with d_head=3 ask for 30"):
+        translate(weights, settings | {"n_head": 3})
+
+
+def test_what_a_translation_stumbles_over_is_told_and_kept():
+    _, weights, settings = SMALL["transformer-xl"]
+    with pytest.raises(UserError, match=r"do not fit the settings, or are none of .* \(TypeError: .*complete") as told:
+        translate(weights, {**settings, "cutoffs": ["x"]})
+    assert isinstance(told.value.__cause__, TypeError)
 
 
 def test_a_number_that_never_was_a_model_is_told(checkpoint, tmp_path):

@@ -15,7 +15,7 @@ from ..data.vocabulary import Codec, codec_from_json
 from ..errors import UserError
 from ..evaluation.generation import Sampling, generate
 from ..evaluation.instruments import Inspection, read_instruments
-from ..evaluation.perplexity import Protocol, Score, check_counts, evaluate
+from ..evaluation.perplexity import Protocol, Score, evaluate
 from ..models.language_model import LanguageNetwork
 from ..spec import Spec
 from ..training.checkpoint import Checkpoints, load_mean, load_weights
@@ -51,7 +51,8 @@ class Trained:
 
     def stream(self, prompt: str, length: int, sampling: Sampling, seed: int = 1) -> Iterator[str]:
         """The same in small pieces, each as soon as it can be printed."""
-        check_counts(0, length=length)
+        if length < 0:
+            raise UserError(f"length is 0 or more; found {length}")
         return self.written(prompt, length, sampling, seed)
 
     def written(self, prompt: str, length: int, sampling: Sampling, seed: int) -> Iterator[str]:

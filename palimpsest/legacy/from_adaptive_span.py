@@ -15,18 +15,27 @@ from ..models.language_model import LanguageModel
 from ..models.norms import LayerNorm
 from .adaptive_span import AdaptivePastAttention, PastAttention
 from .initialisations import PyTorchStart
-from .settings import Imported, Settings
+from .settings import COUNT, LIST, NUMBER, SIZE, Imported, Settings, Weights, translating
 
+ORIGINAL = "adaptive-span"
 # those that weights alone do not tell, by the originals' names
 DEFAULTS = {
     "dropout": 0.0, "emb_dropout": 0.0, "adapt_span_ramp": 32, "adapt_span_init": 0.0, "adapt_span_loss": 0.0,
     "adapt_span_cache": True, "block_size": 512,
 }  # fmt: skip
+BOUNDS = {
+    **dict.fromkeys(("attn_span", "hidden_size", "nb_heads", "nb_layers", "inner_hidden_size", "vocab_size"), SIZE),
+    **dict.fromkeys(("adapt_span_ramp", "block_size", "adapt_io_divval"), SIZE),
+    **dict.fromkeys(("dropout", "emb_dropout", "adapt_span_init", "adapt_span_loss"), NUMBER),
+    "pers_mem_size": COUNT, "adapt_io_cutoffs": LIST,
+}  # fmt: skip
 
 
+@translating(ORIGINAL)
 def translate(weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> Imported:
     """The model that has these weights, as the original names them, under these settings, as it calls them."""
-    settings = Settings({**DEFAULTS, **told_by(weights), **flat(given)}, "adaptive-span")
+    settings = Settings({**DEFAULTS, **told_by(Weights(weights, ORIGINAL)), **flat(given)}, ORIGINAL)
+    settings.check(BOUNDS)
     persistent = PersistentVectors(settings["pers_mem_size"]) if settings["pers_mem_size"] else None
     common = (settings["attn_span"], persistent, settings["nb_heads"], settings["dropout"])
     if settings["adapt_span_enabled"]:
@@ -58,7 +67,7 @@ def flat(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for group in (given, *groups) for name, value in group.items()}
 
 
-def told_by(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def told_by(weights: Weights) -> dict[str, Any]:
     """The settings that can be read off the shapes of the weights."""
     if "key_pe" not in weights:
         raise UserError("these weights are not an adaptive-span model: there is no key_pe")

@@ -23,7 +23,7 @@ from ..models.heads import SoftmaxHead
 from ..models.language_model import LanguageModel
 from ..models.norms import RMSNorm
 from .pickles import Checkpoint
-from .settings import Imported, Settings
+from .settings import NUMBER, SIZE, SIZE_OR_NONE, Imported, Settings, Weights, translating
 
 ORIGINAL = "flash-linear-attention"
 # those that the oldest folders do not tell, by the original's names
@@ -38,6 +38,11 @@ DEFAULTS = {
         "qk_activation": "silu",
     },
     "gated_deltanet": {**COMMON, "use_gate": True, "expand_v": 2.0, "num_v_heads": None},
+}  # fmt: skip
+BOUNDS = {
+    **dict.fromkeys(("hidden_size", "num_heads", "num_hidden_layers", "vocab_size", "head_dim", "conv_size"), SIZE),
+    **dict.fromkeys(("expand_k", "expand_v", "norm_eps"), NUMBER),
+    "max_position_embeddings": SIZE, "num_v_heads": SIZE_OR_NONE,
 }  # fmt: skip
 MAPS: dict[str, FeatureMap] = {"silu": Silu(), "elu": EluPlusOne(), "identity": Identity()}
 SCALES: dict[str, KeyScale] = {"l2": UnitNorm(1e-6), "sum": SumToOne()}
@@ -61,6 +66,7 @@ def from_folder(folder: Path) -> Imported:
     return translate(found.weights, found.attributes)
 
 
+@translating(ORIGINAL)
 def read(folder: Path) -> Checkpoint:
     """config.json, and the weights in one file or in several with an index."""
     settings = read_json(folder, "config.json")
@@ -80,26 +86,33 @@ def read(folder: Path) -> Checkpoint:
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     try:
-        return json.loads((folder / name).read_text(encoding="utf-8"))
+        found = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
         raise UserError(
             f"{folder} has no {name} that can be read: give a folder that {ORIGINAL} saved, with config.json and "
             "model.safetensors in it"
-        ) from None
+        )
+    return found
 
 
 # ------------------------------------------------------------------------------------------ the sentence
 
 
+@translating(ORIGINAL)
 def translate(weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> Imported:
     """The model that has these weights, as the original names them, under these settings, as it calls them."""
     kind = given.get("model_type", "unnamed")
     if kind not in DEFAULTS:
         raise unknown(f"model of {ORIGINAL}", str(kind), list(DEFAULTS))
     settings = Settings({**DEFAULTS[kind], **given}, ORIGINAL)
-    check(settings)
-    ours = rename(weights)
+    settings.check(BOUNDS)
+    refuse_unsayable(settings)
+    ours = rename(Weights(weights, ORIGINAL))
     epsilon, tied = settings["norm_eps"], bool(settings["tie_word_embeddings"])
+    if tied:  # of an untied model that lacks its head, the embedding is no head
+        ours.setdefault("head.project.weight", ours["embedding.table.weight"])
     feed_forward = GatedSilu(ours["blocks.0.feed_forward.down.weight"].shape[1])
     model = LanguageModel(
         width=settings["hidden_size"],
@@ -110,7 +123,7 @@ def translate(weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> Import
     return Imported(model, settings["vocab_size"], settings["max_position_embeddings"], settings, ours)
 
 
-def check(settings: Settings) -> None:
+def refuse_unsayable(settings: Settings) -> None:
     """Refuse what we have no words for."""
     for name, known in SAYABLE.items():
         if name in settings and settings[name] not in known:
@@ -202,39 +215,43 @@ JOINED = {
 UNUSED = {"attn.D"}  # saved by the first Gated DeltaNets, and never read
 
 
-def rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def rename(weights: Weights) -> dict[str, Tensor]:
     """By our names, and no smaller than float32: half precision saves room on disk, and adds errors here."""
     if "model.layers.0.attn.q_proj.weight" not in weights or "model.layers.0.mlp.down_proj.weight" not in weights:
         raise UserError(f"these weights are not a language model of {ORIGINAL}: there is no model.layers.0.attn.q_proj")
-    layers: dict[int, dict[str, Tensor]] = {}
-    ours: dict[str, Tensor] = {}
+    ours = {"embedding.table.weight": weights["model.embeddings.weight"]}
+    layers: set[int] = set()
     for name, weight in weights.items():
-        weight = weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
         if name in BESIDE_LAYERS:
             ours[BESIDE_LAYERS[name]] = weight
         elif name.startswith("model.layers."):
-            number, _, inside = name.removeprefix("model.layers.").partition(".")
-            layers.setdefault(int(number), {})[inside] = weight
+            layers.add(int(name.split(".")[2]))
         else:
             raise unsaid(name)
-    for number, layer in sorted(layers.items()):
-        ours |= {f"blocks.{number}.{name}": weight for name, weight in rename_layer(number, layer).items()}
-    ours.setdefault("head.project.weight", ours["embedding.table.weight"])
-    return ours
+    for number in sorted(layers):
+        layer = rename_layer(number, weights.within(f"model.layers.{number}."))
+        ours |= {f"blocks.{number}.{name}": weight for name, weight in layer.items()}
+    half = (torch.float16, torch.bfloat16)
+    return {name: weight.float() if weight.dtype in half else weight for name, weight in ours.items()}
 
 
-def rename_layer(number: int, layer: dict[str, Tensor]) -> dict[str, Tensor]:
+def rename_layer(number: int, layer: Weights) -> dict[str, Tensor]:
     parts = {part for joined in JOINED.values() for part in joined}
     for name in layer.keys() - NAMES.keys() - parts - UNUSED:
         raise unsaid(f"model.layers.{number}.{name}")
     ours = {NAMES[name]: weight for name, weight in layer.items() if name in NAMES}
     for name, joined in JOINED.items():
-        if found := [layer[part].flatten(1) for part in joined if part in layer]:
-            ours[name] = torch.cat(found)
-    biases = ["feed_forward.up", "feed_forward.down"]  # ours have them
+        found = {part: layer[part].flatten(1) for part in joined if part in layer}
+        if len({weight.shape[1] for weight in found.values()}) > 1:
+            shapes = ", ".join(f"{layer.prefix}{part} {tuple(layer[part].shape)}" for part in found)
+            raise UserError(f"these weights read as many numbers, and their shapes differ: {shapes}")
+        if found:
+            ours[name] = torch.cat([*found.values()])
+    biased = {"feed_forward.up": "mlp.gate_proj.weight", "feed_forward.down": "mlp.down_proj.weight"}  # ours have
     if "mixer.update_rule.log_rate" in ours:
-        biases.append("mixer.update_rule.beta")
-    return ours | {f"{name}.bias": torch.zeros_like(ours[f"{name}.weight"][:, 0]) for name in biases}
+        biased["mixer.update_rule.beta"] = "attn.b_proj.weight"
+    biases = {name: layer[theirs].new_zeros(len(ours[f"{name}.weight"])) for name, theirs in biased.items()}
+    return ours | {f"{name}.bias": bias for name, bias in biases.items()}
 
 
 def unsaid(name: str) -> UserError:

@@ -111,6 +111,12 @@ def rename_layer(weights: Mapping[str, Tensor], settings: Settings) -> dict[str,
         if part in names:
             ours[f"{names[part]}.{end}"] = weight
         elif part in ("dec_attn.qkv_net", "dec_attn.qkvb_net"):  # the originals keep all that is of one head together
+            rows = heads * (3 * width + part.endswith("qkvb_net"))
+            if len(weight) != rows:
+                raise UserError(
+                    f"{name} of a layer has {len(weight)} rows, and n_head={heads} with d_head={width} ask for {rows}: "
+                    "give both with --set, as they were when the model was trained"
+                )
             by_head = weight.unflatten(0, (heads, -1))
             vectors = by_head[:, : 3 * width].unflatten(1, (3, width))
             ours["mixer.project.weight"] = vectors.transpose(0, 1).flatten(0, 2)

@@ -16,7 +16,7 @@ from ..models.norms import LayerNorm
 from . import from_lmtool_memory as memory
 from . import from_lmtool_recurrent as recurrent
 from .initialisations import TransformerXLStart
-from .settings import Imported, Settings
+from .settings import COUNT, LIST, NUMBER, SIZE, SIZE_OR_NONE, WHOLE, Imported, Settings, Weights, translating
 from .transformer_xl import (
     AbsoluteAttention,
     CodesAtEveryLayer,
@@ -30,19 +30,29 @@ from .transformer_xl import (
     SwappedSegmentCache,
 )
 
+ORIGINAL = "Transformer-XL or lmtool-fwms"
 # those of the originals' constructors, by their names
 DEFAULTS = {
     **memory.DEFAULTS, **recurrent.DEFAULTS, "carry_over_fast_weight": False,
     "dropout": 0.0, "dropatt": 0.0, "pre_lnorm": False, "tgt_len": 70, "ext_len": 0, "mem_len": 0,
     "same_length": False, "clamp_len": -1, "no_pos": False,
 }  # fmt: skip
+BOUNDS = {
+    **dict.fromkeys(("n_layer", "n_token", "n_head", "d_model", "d_head", "d_inner", "d_embed", "div_val"), SIZE),
+    **dict.fromkeys(("tgt_len", "proj_dim", "n_roll", "fast_net_depth"), SIZE), "d_res": SIZE_OR_NONE,
+    **dict.fromkeys(("mem_len", "ext_len"), COUNT), "clamp_len": WHOLE,
+    **dict.fromkeys(("dropout", "dropatt"), NUMBER), **dict.fromkeys(("cutoffs", "tie_projs"), LIST),
+}  # fmt: skip
 # of attn_type; lmtool has many more, for fast weight memories and recurrent nets
 KINDS = RELATIVE, LEARNED_RELATIVE, ABSOLUTE, LEARNED_ABSOLUTE = range(4)
 
 
+@translating(ORIGINAL)
 def translate(weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> Imported:
     """The model that has these weights, as the originals name them, under these settings, as they call them."""
-    settings = Settings({**DEFAULTS, **told_by(weights), **given}, "Transformer-XL or lmtool-fwms")
+    weights = Weights(weights, ORIGINAL)
+    settings = Settings({**DEFAULTS, **told_by(weights), **given}, ORIGINAL)
+    settings.check(BOUNDS)
     kind = settings["attn_type"]
     if kind not in (*KINDS, *memory.KINDS, *recurrent.KINDS):
         raise UserError(f"attn_type {kind} was never a model, or a broken one: there is nothing to import")
@@ -58,6 +68,7 @@ def translate(weights: Mapping[str, Tensor], given: Mapping[str, Any]) -> Import
     return Imported(model, settings["n_token"], settings["tgt_len"], settings, rename(weights, settings))
 
 
+@translating(ORIGINAL)
 def told_by_module(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a whole module remembers, by the paths of its attributes."""
     names = {
@@ -77,17 +88,18 @@ def told_by_module(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def told_by(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def told_by(weights: Weights) -> dict[str, Any]:
     """The settings that can be read off the shapes of the weights."""
     told: dict[str, Any] = {}
     layers = {int(name.split(".")[1]) for name in weights if name.startswith("layers.")}
-    first = {name.removeprefix("layers.0."): weight for name, weight in weights.items() if name.startswith("layers.0.")}
+    first = weights.within("layers.0.")
     if not any(name.startswith("dec_attn.") for name in first):
         raise UserError("these weights are not a Transformer-XL or lmtool-fwms model: there is no layers.0.dec_attn")
     tables = numbered(weights, "word_emb.emb_layers.{}.weight")
     projections = numbered(weights, "word_emb.emb_projs.{}")
     out_projections = numbered(weights, "crit.out_projs.{}")
-    told |= {"n_layer": len(layers), "n_token": sum(len(table) for table in tables), "d_embed": tables[0].shape[1]}
+    told["d_embed"] = weights["word_emb.emb_layers.0.weight"].shape[1]
+    told |= {"n_layer": len(layers), "n_token": sum(len(table) for table in tables)}
     told["d_model"] = told["d_embed"] if not projections else projections[0].shape[0]
     if (up := first.get("pos_ff.CoreNet.0.weight")) is not None:
         told["d_inner"] = len(up)
@@ -192,13 +204,12 @@ def head_of(settings: Settings) -> SparingAdaptiveSoftmax:
     )
 
 
-def rename(weights: Mapping[str, Tensor], settings: Settings) -> dict[str, Tensor]:
+def rename(weights: Weights, settings: Settings) -> dict[str, Tensor]:
     """By our names and in our order; whatever is there, so that gradients can be renamed too."""
     ours: dict[str, Tensor] = {}
     inside = "block." if settings["attn_type"] == LEARNED_ABSOLUTE else ""
     for layer in range(settings["n_layer"]):
-        theirs = {n.removeprefix(f"layers.{layer}."): w for n, w in weights.items() if n.startswith(f"layers.{layer}.")}
-        renamed = family_of(settings["attn_type"])(theirs, settings)
+        renamed = family_of(settings["attn_type"])(weights.within(f"layers.{layer}."), settings)
         ours |= {f"blocks.{layer}.{inside}{name}": weight for name, weight in renamed.items()}
     tables = {
         "word_emb.emb_layers": "embedding.tables",
