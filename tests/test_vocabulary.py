@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palimpsest.data.codec import characters_begun
 from palimpsest.data.vocabulary import (
     Bytes,
     Characters,
@@ -37,6 +38,16 @@ def learned(vocabulary, *others):
 def test_the_whole_text_comes_back(vocabulary, text):
     codec = learned(vocabulary, text)
     assert codec.decode(codec.encode(text)) == text
+
+
+@pytest.mark.parametrize("vocabulary", LOSSLESS)
+@relaxed
+@given(text=texts)
+def test_tokens_one_by_one_spell_all_bytes_and_characters_of_the_text(vocabulary, text):
+    codec = learned(vocabulary, text)
+    spelt = [codec.spelling([token]) for token in codec.encode(text)]
+    assert b"".join(spelt) == text.encode()
+    assert sum(map(characters_begun, spelt)) == len(text)
 
 
 @every_vocabulary

@@ -52,6 +52,10 @@ class Codec:
     def stream(self) -> Printer:
         raise NotImplementedError
 
+    def spelling(self, ids: Iterable[int]) -> bytes:
+        """What the tokens stand for, byte by byte, even where that is less than a character."""
+        return self.decode(ids).encode()
+
     def to_json(self) -> dict[str, Any]:
         kept = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"codec": type(self).__name__, **kept}
@@ -66,6 +70,11 @@ def text_of(raw: bytes, offset: int = 0) -> str:
             f"the text is not UTF-8: byte 0x{raw[error.start]:02x} at offset {offset + error.start:,}. "
             "Convert it to UTF-8, or use --vocabulary Bytes"
         ) from None
+
+
+def characters_begun(raw: bytes) -> int:
+    """How many characters of UTF-8 have their first byte among these, so that each is in one piece of a text."""
+    return sum(byte & 0xC0 != 0x80 for byte in raw)
 
 
 def passages(raw: bytes, size: int = PASSAGE) -> Iterator[str]:
@@ -106,6 +115,9 @@ class PieceCodec(Codec):
 
     def stream(self) -> Utf8Printer:
         return Utf8Printer(self.pieces)
+
+    def spelling(self, ids: Iterable[int]) -> bytes:
+        return b"".join(self.pieces[token] for token in ids)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..data.codec import characters_begun
 from ..data.corpora import Corpus
 from ..data.tokens import Split, Tokens, tokenise
 from ..data.vocabulary import Codec, codec_from_json
@@ -70,10 +71,9 @@ class Trained:
         if split.documents is not None:  # nor was the first token of any document
             known = {place for where in unscored for place in where}
             unscored = [*unscored, *(range(one, one + 1) for one in split.documents[:-1].tolist() if one not in known)]
-        missed = [self.codec.decode(split.ids[where.start : where.stop]) for where in unscored]
-        characters = None if split.characters is None else split.characters - sum(map(len, missed))
-        size = split.bytes - sum(len(text.encode("utf-8", errors="surrogateescape")) for text in missed)
-        text = (split.ids, protocol, characters, size)
+        missed = b"".join(self.codec.spelling(split.ids[where.start : where.stop]) for where in unscored)
+        characters = None if split.characters is None else split.characters - characters_begun(missed)
+        text = (split.ids, protocol, characters, split.bytes - len(missed))
         return evaluate(self.model, *text, self.world, documents=split.documents)
 
     def tell(self, score: Score) -> str:
