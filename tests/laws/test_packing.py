@@ -115,8 +115,6 @@ def test_what_cannot_be_packed_is_refused():
         Recipe(data=Data(corpus=text), model=countdown)
     with pytest.raises(UserError, match="say what each of them ends with"):
         Data(order=ShuffledDocuments())
-    with pytest.raises(UserError, match="documents cannot end with nothing"):
-        Text(documents="")
 
 
 def test_a_text_of_documents_too_short_to_foretell_anything_is_refused(tmp_path):
