@@ -25,6 +25,7 @@ from palimpsest.memory.feature_maps import DPFP
 from palimpsest.memory.update_rules import Sum
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
 from palimpsest.training.optimisers import SGD
+from palimpsest.training.schedules import Plateau
 
 SMALL = "--steps 4 --batch 2 --segment 16 --width 24 --layers 1 --validate-every 4 --save-every 2 --threads 1"
 
@@ -228,6 +229,19 @@ def test_parts_are_exchanged_by_name_and_fields_by_the_end_of_their_path():
     assert mixer.update_rule == Sum()
     assert recipe.run.steps == 7
     assert recipe.model.block.dropout == 0.1
+
+
+@pytest.mark.parametrize("end", ["---", "-x", "--rate=3", "-", "a=-b", "-a_b=c"])
+def test_a_value_that_is_tied_to_its_flag_may_begin_and_go_on_as_it_likes(end):
+    recipe = override(Recipe(), ["--feature-map=DPFP", f"--documents={end}", "--nu", "2"], "test")
+    assert recipe.data.corpus.documents == end
+    assert recipe.model.block.mixer.feature_map == DPFP(nu=2)
+
+
+@pytest.mark.parametrize("flags", ["--seed -5", "--seed=-5", "--threshold -.5", "--threshold=-.5", "--threshold=-5e-1"])
+def test_numbers_below_zero_are_values(flags):
+    recipe = override(Recipe(schedule=Plateau()), flags.split(), "test")
+    assert -5 in (recipe.run.seed, 10 * recipe.schedule.threshold)
 
 
 def test_the_fields_of_a_part_that_may_be_absent_can_be_changed():
