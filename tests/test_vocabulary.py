@@ -71,6 +71,18 @@ def test_printing_token_by_token_gives_the_text(vocabulary, data):
     assert "".join(printer(token) for token in ids) + printer.close() == codec.decode(ids)
 
 
+@every_vocabulary
+def test_what_is_printed_after_a_text_goes_on_where_it_ends(vocabulary):
+    codec = learned(vocabulary, "é")
+    text = codec.decode(codec.encode("To be, or né\n\nto be,\nthat is"))
+    ids = codec.encode(text).tolist()
+    for cut in range(len(text) + 1):
+        before, after = (codec.encode(part).tolist() for part in (text[:cut], text[cut:]))
+        if before + after == ids:  # otherwise it would be cut within a token
+            printer = codec.stream(before=text[:cut])
+            assert "".join(map(printer, after)) + printer.close() == text[cut:]
+
+
 def test_a_character_is_printed_once_it_is_whole():
     codec = learned(Bytes)
     printer = codec.stream()

@@ -49,7 +49,8 @@ class Codec:
         printer = self.stream()
         return "".join([printer(int(token)) for token in ids]) + printer.close()
 
-    def stream(self) -> Printer:
+    def stream(self, before: str = "") -> Printer:
+        """For tokens that follow the text before, which is there already."""
         raise NotImplementedError
 
     def spelling(self, ids: Iterable[int]) -> bytes:
@@ -113,7 +114,7 @@ class PieceCodec(Codec):
     def size(self) -> int:
         return len(self.pieces)
 
-    def stream(self) -> Utf8Printer:
+    def stream(self, before: str = "") -> Utf8Printer:
         return Utf8Printer(self.pieces)
 
     def spelling(self, ids: Iterable[int]) -> bytes:
@@ -171,9 +172,9 @@ def code_points(text: str) -> np.ndarray:
 class WordPrinter:
     """Words of a line stand one space apart."""
 
-    def __init__(self, words: list[str]):
+    def __init__(self, words: list[str], before: str):
         self.words = words
-        self.space = ""
+        self.space = " " if before and not before[-1].isspace() else ""
 
     def __call__(self, token: int) -> str:
         word, space = self.words[token], self.space
@@ -210,8 +211,8 @@ class WordCodec(Codec):
         pieces = (self.encode(text).astype(smallest) for text in passages(raw))
         return np.concatenate([np.zeros(0, smallest), *pieces])
 
-    def stream(self) -> WordPrinter:
-        return WordPrinter(self.words)
+    def stream(self, before: str = "") -> WordPrinter:
+        return WordPrinter(self.words, before)
 
 
 @dataclass(frozen=True)

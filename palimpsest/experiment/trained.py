@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from ..data.codec import characters_begun
@@ -52,13 +53,16 @@ class Trained:
 
     def stream(self, prompt: str, length: int, sampling: Sampling, seed: int = 1) -> Iterator[str]:
         """The same in small pieces, each as soon as it can be printed."""
-        ids = torch.from_numpy(self.codec.encode(prompt)).to(self.world.device)
-        window = None if self.recipe.model.block.remembers else self.recipe.data.segment
-        tokens = generate(self.model, ids, sampling, torch.Generator().manual_seed(seed), window=window)
-        printer = self.codec.stream()
-        for token in islice(tokens, length):
+        printer = self.codec.stream(before=prompt)
+        for token in islice(self.drawn(self.codec.encode(prompt), sampling, seed), length):
             yield printer(token)
         yield printer.close()
+
+    def drawn(self, ids: np.ndarray, sampling: Sampling, seed: int) -> Iterator[int]:
+        """Tokens that follow others, for ever."""
+        prompt = torch.from_numpy(ids).to(self.world.device)
+        window = None if self.recipe.model.block.remembers else self.recipe.data.segment
+        return generate(self.model, prompt, sampling, torch.Generator().manual_seed(seed), window=window)
 
     def tokens(self, corpus: Corpus | None = None) -> Tokens:
         """A corpus, by default the one trained on, in this model's vocabulary."""
@@ -82,8 +86,9 @@ class Trained:
 
     def sample(self, tokens: Tokens, length: int) -> str:
         """What it writes, which begins as the text itself begins."""
-        prompt = self.codec.decode(tokens.splits["train"].ids[:1].tolist())
-        return prompt + self.generate(prompt, length, seed=self.recipe.run.seed)
+        first = tokens.splits["train"].ids[:1].astype(np.int64)  # of bytes, less than a character
+        drawn = self.drawn(first, Sampling(), self.recipe.run.seed)
+        return self.codec.decode([*first, *islice(drawn, length)])
 
     def inspect(self, text: str | None = None, length: int = 128) -> Inspection:
         """What each memory does with the first tokens of a text, by default of the validation split."""
