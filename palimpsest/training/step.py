@@ -48,6 +48,7 @@ class Step:
         return self.update(self.differentiate(batch, count, state))
 
     def differentiate(self, batch: Batch, count: int, state: State | None) -> Outcome:
+        count = max(1, count)  # where none counts, as in documents of one token each, the loss is nought
         self.stepper.zero_grad()
         total, states = torch.zeros((), dtype=torch.float64, device=batch.inputs.device), []
         for rows in pieces(len(batch.inputs), self.pieces):

@@ -330,6 +330,19 @@ def test_targets_that_do_not_count_change_neither_the_mean_nor_the_gradient(tmp_
     assert torch.allclose(model.weight, torch.tensor(1 - 0.001 * 3))
 
 
+def test_a_batch_in_which_no_target_counts_moves_nothing_and_is_no_part_of_any_mean(tmp_path):
+    model, inputs = Dials(), torch.arange(6.0).reshape(3, 2)
+    model.first.penalty = model.second.penalty = lambda: model.weight.sum() * 0
+    none = Batch(inputs, inputs, torch.zeros(3, 2, dtype=torch.bool))
+    trainer = trainer_of(model, none, tmp_path, steps=4, accumulation=2, clip=1.0)
+    counted = iter([none, Batch(inputs, inputs), none, none])
+    trainer.stream.next = lambda: (next(counted), False)
+    assert trainer.fit()
+    lines = [(one["step"], one["nats"], one["tokens"]) for one in metrics(tmp_path) if one["event"] == "train"]
+    assert lines == [(2, 2.5, 6)]
+    assert torch.allclose(model.weight, torch.tensor(1 - 0.001 * 1.0)), "one step of rate 0.001, clipped to a norm of 1"
+
+
 def test_extra_tokens_are_neither_counted_nor_trained_on_twice(recipe, tmp_path):
     recipe = replace(recipe, data=replace(recipe.data, order=Contiguous(extra=5)))
     lines = [record for record in metrics(train(recipe, tmp_path / "run", quiet())) if record["event"] == "train"]
