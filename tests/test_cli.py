@@ -293,6 +293,8 @@ def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
         ("--heads 5", "cannot be shared by 5 heads"),
         ("--carry", "--order Contiguous"),
         ("--device warp", "the device 'warp' cannot be used"),
+        ("--device meta", "the device 'meta' cannot be used"),
+        ("--device hpu", "the device 'hpu' cannot be used"),
         ("--tracking WandB", "pip install 'palimpsest[wandb]'"),
         ("--batch 1000000", "--batch"),
     ],

@@ -122,3 +122,5 @@ def test_a_text_of_documents_too_short_to_foretell_anything_is_refused(tmp_path)
     recipe = toy(Recipe(data=Data(corpus=Text(tmp_path / "text.txt", documents="a"))))
     with pytest.raises(UserError, match="no train split to speak of"):
         train(recipe, tmp_path / "run", quiet())
+    with pytest.raises(UserError, match="none of the 3 tokens is foretold by another"):
+        evaluate(built(MODELS[0]), IDS[:3], Segments(8), None, 3, documents=np.arange(4))
