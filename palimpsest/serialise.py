@@ -53,7 +53,7 @@ def converter() -> Converter:
 def strictly(*kinds: type):
     def check(value: Any, kind: type) -> Any:
         if type(value) not in kinds:
-            raise TypeError(f"{value!r} is not of type {kind.__name__}")
+            raise UserError(f"{value!r} is not of type {kind.__name__}")
         return value
 
     return check
