@@ -5,19 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
-from ..spec import Spec
+from ..spec import Size, Spec
 
 
 @dataclass(frozen=True)
 class PersistentVectors(Spec):
     """Learned keys and values beside those of the tokens; with many of them no feed-forward part is needed."""
 
-    count: int = 64
-
-    def __post_init__(self):
-        if self.count < 1:
-            raise UserError(f"there is at least one persistent vector, or persistent=None; found {self.count}")
+    count: Size = 64
 
     def build(self, heads: int, head_width: int) -> "Persistent":
         return Persistent(self.count, heads, head_width)

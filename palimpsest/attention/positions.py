@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..relative import Relative
-from ..spec import Spec
+from ..spec import Count, Positive, Size, Spec
 
 
 class Positions(Spec):
@@ -55,7 +55,7 @@ class NoPositions(AddedPositions):
 class Sinusoidal(AddedPositions):
     """Sines and cosines of the absolute place, added to what is read."""
 
-    base: float = 10000.0
+    base: Positive = 10000.0
 
     def build(self, width: int, heads: int, head_width: int) -> "AddedWaves":
         return AddedWaves(self, width)
@@ -75,7 +75,7 @@ class AddedWaves(PositionsModule):
 class LearnedAbsolute(AddedPositions):
     """A learned vector for each place, added to what is read; later places share the last one."""
 
-    reach: int = 512  # places with a vector of their own
+    reach: Size = 512  # places with a vector of their own
 
     def build(self, width: int, heads: int, head_width: int) -> "PlaceVectors":
         return PlaceVectors(self, width)
@@ -94,7 +94,7 @@ class PlaceVectors(PositionsModule):
 class Rotary(Positions):
     """Queries and keys turned by angles that grow with the place: scores depend on distances only."""
 
-    base: float = 10000.0
+    base: Positive = 10000.0
 
     def build(self, width: int, heads: int, head_width: int) -> "Turns":
         return Turns(self, head_width)
@@ -116,9 +116,9 @@ class Turns(PositionsModule):
 class SinusoidalRelative(Positions):
     """Transformer-XL's: projected sines and cosines of the distance, and two learned biases of all queries."""
 
-    clamp: int | None = None  # distances beyond it look like it
+    clamp: Count | None = None  # distances beyond it look like it
     per_layer: bool = False  # a pair of biases for each layer, instead of one pair for all
-    base: float = 10000.0
+    base: Positive = 10000.0
 
     def clamping(self, clamp: int) -> "SinusoidalRelative":
         return replace(self, clamp=clamp)
@@ -162,8 +162,8 @@ class QueryBiases(nn.Module):
 class LearnedRelative(Positions):
     """After Shaw et al.: a learned vector and bias for each distance and head; farther ones share the last."""
 
-    reach: int = 256  # distances with a vector of their own
-    clamp: int | None = None  # use only so many of them
+    reach: Size = 256  # distances with a vector of their own
+    clamp: Size | None = None  # use only so many of them
 
     def clamping(self, clamp: int) -> "LearnedRelative":
         return replace(self, clamp=clamp)
@@ -175,7 +175,7 @@ class LearnedRelative(Positions):
 class DistanceVectors(PositionsModule):
     def __init__(self, spec: LearnedRelative, heads: int, head_width: int):
         super().__init__()
-        self.farthest = min(spec.reach, spec.clamp or spec.reach) - 1
+        self.farthest = (spec.reach if spec.clamp is None else min(spec.reach, spec.clamp)) - 1
         self.table = nn.Parameter(torch.zeros(spec.reach, heads, head_width))
         self.bias = nn.Parameter(torch.zeros(spec.reach, heads))
         self.content = nn.Parameter(torch.zeros(heads, head_width))
@@ -194,7 +194,7 @@ class DistanceVectors(PositionsModule):
 class SharedRelative(Positions):
     """Adaptive span's: a learned vector for each distance, for all heads and layers; farther ones share the last."""
 
-    reach: int = 1024  # distances with a vector of their own
+    reach: Size = 1024  # distances with a vector of their own
 
     def build(self, width: int, heads: int, head_width: int) -> "SharedDistanceVectors":
         return SharedDistanceVectors(self, head_width)

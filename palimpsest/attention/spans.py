@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..bounds import bounded
 from ..direct import direct, transformed
 from ..errors import UserError
-from ..spec import Spec
+from ..spec import Count, Share, Size, Spec
 
 BUCKET = 64  # windows of adaptive spans are multiples of it
 
@@ -69,12 +69,8 @@ class Unlimited(Span):
 class Fixed(Span):
     """The last `length` tokens, the present one included; the cache has that size and no more."""
 
-    length: int = 256
+    length: Size = 256
     segment_invariant = True
-
-    def __post_init__(self):
-        if self.length < 1:
-            raise UserError(f"a span covers at least the present token; found a length of {self.length}")
 
     def build(self, heads: int) -> "Window":
         return Window(self.length)
@@ -98,14 +94,13 @@ class SegmentCache(Span):
     at every place.
     """
 
-    memory: int = 256
+    memory: Count = 256
     same_length: bool = False
-    extra: int = 0  # tokens at the end of a segment that the next one reads again, so that they are not kept
+    extra: Count = 0  # tokens at the end of a segment that the next one reads again, so that they are not kept
     keeps_hidden = True
 
     def __post_init__(self):
-        if self.memory < 0 or self.extra < 0:
-            raise UserError(f"memory and extra are counts of tokens; found {self.memory} and {self.extra}")
+        super().__post_init__()
         if self.same_length and not self.memory:
             raise UserError("same_length with a memory of 0 would see nothing at all: give a memory, or let it grow")
 
@@ -137,19 +132,12 @@ class CachedSegments(SpanModule):
 class Adaptive(Span):
     """Every head learns how far it looks back: at most `limit` tokens, fading out over the last `ramp` of them."""
 
-    limit: int = 1024
-    ramp: int = 32
-    initial: float = 0.0  # span at the start, as a share of the limit
+    limit: Size = 1024
+    ramp: Size = 32
+    initial: Share = 0.0  # span at the start, as a share of the limit
     penalty: float = 2e-6  # added to the loss for each token of the mean span
     keeps_hidden = True
     segment_invariant = True
-
-    def __post_init__(self):
-        if self.limit < 1 or self.ramp < 1 or not 0 <= self.initial <= 1:
-            raise UserError(
-                f"an adaptive span has a limit and a ramp of at least 1 and starts between 0 and 1 of the limit; "
-                f"found {self.limit}, {self.ramp} and {self.initial}"
-            )
 
     def build(self, heads: int) -> "AdaptiveSpans":
         return AdaptiveSpans(self, heads)

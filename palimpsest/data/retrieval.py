@@ -11,7 +11,7 @@ import torch
 
 from ..batch import Batch
 from ..errors import UserError
-from ..spec import Spec
+from ..spec import Size, Spec
 
 
 class Questions(NamedTuple):
@@ -85,11 +85,8 @@ def last_values(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np
 class Capacity(RetrievalTask):
     """How much a memory holds: every key once and every value once, in any order."""
 
-    keys: int = 20
+    keys: Size = 20
     replaces = False
-
-    def __post_init__(self):
-        at_least_one_key(self.keys)
 
     @property
     def length(self) -> int:
@@ -104,12 +101,12 @@ class Capacity(RetrievalTask):
 class Overwriting(RetrievalTask):
     """Whether a memory can change its mind: keys and values with replacement, and the last value of a key counts."""
 
-    keys: int = 20
+    keys: Size = 20
     shown: float = 2.0  # pairs for each key
     replaces = True
 
     def __post_init__(self):
-        at_least_one_key(self.keys)
+        super().__post_init__()
         if self.length < 1:
             raise UserError(f"at least one pair is shown; found {self.shown} for each of {self.keys} keys")
 
@@ -120,11 +117,6 @@ class Overwriting(RetrievalTask):
     def pairs(self, rows: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         keys, values = generator.integers(self.keys, size=(2, rows, self.length))
         return keys, values
-
-
-def at_least_one_key(keys: int) -> None:
-    if keys < 1:
-        raise UserError(f"there is at least one key; found {keys}")
 
 
 class FreshSource(Source):
@@ -163,14 +155,15 @@ class RecallTask(Spec):
 class MQAR(RecallTask):
     """Multi-query associative recall (Arora et al., 2023): pairs, then all their keys again in between blanks."""
 
-    length: int = 64
-    pairs: int = 4
-    tokens: int = 8192  # the blank, then keys, then values
+    length: Size = 64
+    pairs: Size = 4
+    tokens: Size = 8192  # the blank, then keys, then values
     power: float = 0.01  # the smaller, the sooner after the pairs a key comes again
 
     def __post_init__(self):
-        if self.tokens // 2 - 1 < self.pairs or self.pairs < 1:
-            raise UserError(f"{self.tokens} tokens are too few for {self.pairs} pairs, of which there is at least one")
+        super().__post_init__()
+        if self.tokens // 2 - 1 < self.pairs:
+            raise UserError(f"{self.tokens} tokens are too few for {self.pairs} pairs")
         if self.length < 4 * self.pairs:
             raise UserError(f"{self.pairs} pairs and their queries take {4 * self.pairs} tokens; found {self.length}")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..spec import Size
 from .parallel import ParallelText, Sides, cut
 
 TENS = {
@@ -36,7 +37,7 @@ ASKED = {
 class ShoppingLists(ParallelText):
     """Shopping lists, made up, in English and in German, where numbers and verbs stand in another order."""
 
-    pairs: int = 6000  # of which a twentieth each is to validate and to test
+    pairs: Size = 6000  # of which a twentieth each is to validate and to test
     seed: int = 1
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..batch import Batch
 from ..errors import UserError
-from ..spec import Spec
+from ..spec import Count, NotNegative, Share, Size, Spec
 
 
 class Plan(NamedTuple):
@@ -51,12 +51,8 @@ class Order(Spec):
 class Contiguous(Order):
     """Each row reads its own part of the text from its beginning to its end, so that state can be carried."""
 
-    extra: int = 0  # tokens before each segment that are read again, and not scored again
+    extra: Count = 0  # tokens before each segment that are read again, and not scored again
     continues = True
-
-    def __post_init__(self):
-        if self.extra < 0:
-            raise UserError(f"extra tokens are 0 or more; found {self.extra}")
 
     def fewest(self, batch: int, segment: int) -> int:
         return batch * segment + 1  # the target of the last input
@@ -69,15 +65,11 @@ class Contiguous(Order):
 class RandomLengths(Order):
     """As Contiguous, in segments of random lengths around the one asked for, others in every epoch."""
 
-    halved: float = 0.05  # how many of the segments are drawn around half the length
-    deviation: float = 5.0  # tokens
-    shortest: int = 5  # but for the last of a row
-    margin: int = 15  # how much longer than asked for a segment may be
+    halved: Share = 0.05  # how many of the segments are drawn around half the length
+    deviation: NotNegative = 5.0  # tokens
+    shortest: Size = 5  # but for the last of a row
+    margin: Count = 15  # how much longer than asked for a segment may be
     continues = True
-
-    def __post_init__(self):
-        if self.shortest < 1 or self.margin < 0:
-            raise UserError(f"shortest is 1 or more, margin 0 or more; found {self.shortest} and {self.margin}")
 
     def fewest(self, batch: int, segment: int) -> int:
         return batch * segment + 1

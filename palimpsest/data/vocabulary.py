@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import UserError, unknown
-from ..spec import Spec
+from ..spec import Count, Size, Spec
 from .codec import (
     CODE_POINTS,
     EOS,
@@ -64,11 +64,12 @@ class Words(Vocabulary):
     Cut are words seen fewer than `minimum_count` times, then the rarest until `size` tokens are left.
     """
 
-    minimum_count: int = 1
+    minimum_count: Count = 1
     size: int | None = None
     codec: ClassVar[type[WordCodec]] = WordCodec
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size is not None and self.size < 2:
             raise UserError(f"Words(size={self.size}) is too small: {EOS} and {UNK} alone are 2")
 
@@ -102,7 +103,7 @@ def count_words(raw: bytes, split: Callable[[str], Iterator[str]] = words_of) ->
 class SubWords(Vocabulary):
     """At most `size` pieces of words by byte-pair encoding, spaces and newlines kept; no text is unknown."""
 
-    size: int = 2000
+    size: Size = 2000
 
     def learn(self, train: bytes, everything: Iterable[bytes]) -> SubWordCodec:
         return SubWordCodec(base64.b64encode(learn_pieces(text_of(train), self.size)).decode())

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Source
-from ..errors import UserError
-from ..spec import Spec
+from ..spec import Count, NotNegative, Size, Spec
 from ..state import rows_of
 from .generation import Sampling
 
@@ -36,8 +35,6 @@ class Decoding(Spec):
 
     def limits(self, source: Source) -> Tensor:
         """The most tokens that the translation of each sentence may have, `b`."""
-        if self.growth < 0 or self.extra < 0:
-            raise UserError(f"growth and extra are 0 or more; found {self.growth} and {self.extra}")
         return (self.growth * source.present.sum(1) + self.extra).long()
 
     @torch.inference_mode()
@@ -90,8 +87,8 @@ class OneByOne(Decoding):
 class Greedy(OneByOne):
     """The likeliest token each time."""
 
-    growth: float = 2.0  # tokens of a translation for each of its source, at most
-    extra: int = 10  # … and so many more
+    growth: NotNegative = 2.0  # tokens of a translation for each of its source, at most
+    extra: Count = 10  # … and so many more
 
     def choose(self, log_probabilities: Tensor, generator: torch.Generator) -> Tensor:
         return log_probabilities.argmax(-1)
@@ -102,8 +99,8 @@ class Sampled(OneByOne):
     """Each token drawn, from the model's own distribution or a sharper one."""
 
     sampling: Sampling = Sampling(temperature=1.0)
-    growth: float = 2.0  # tokens of a translation for each of its source, at most
-    extra: int = 10  # … and so many more
+    growth: NotNegative = 2.0  # tokens of a translation for each of its source, at most
+    extra: Count = 10  # … and so many more
 
     def choose(self, log_probabilities: Tensor, generator: torch.Generator) -> Tensor:
         return self.sampling.draw(log_probabilities, generator)
@@ -116,14 +113,10 @@ class BeamSearch(Decoding):
     A sentence is done when `beam` of its hypotheses have ended. The token that ends one counts to its length.
     """
 
-    beam: int = 5
+    beam: Size = 5
     length_penalty: float = 1.0  # 0: the sum of log-probabilities, which favours the short; 1: their mean
-    growth: float = 2.0  # tokens of a translation for each of its source, at most
-    extra: int = 10  # … and so many more
-
-    def __post_init__(self):
-        if self.beam < 1:
-            raise UserError(f"a beam holds at least one hypothesis; found {self.beam}")
+    growth: NotNegative = 2.0  # tokens of a translation for each of its source, at most
+    extra: Count = 10  # … and so many more
 
     @property
     def rows(self) -> int:

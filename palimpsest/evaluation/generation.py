@@ -10,22 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..spec import Spec
+from ..spec import NotNegative, Size, Spec
 
 
 @dataclass(frozen=True)
 class Sampling(Spec):
     """How the next token is drawn."""
 
-    temperature: float = 0.8  # 0 always takes the likeliest
-    top_k: int | None = None  # draw from the k likeliest only
+    temperature: NotNegative = 0.8  # 0 always takes the likeliest
+    top_k: Size | None = None  # draw from the k likeliest only
     top_p: float | None = None  # draw from the likeliest that together have this probability
 
     def __post_init__(self):
-        if self.temperature < 0:
-            raise UserError(f"a temperature is not negative; found {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top-k keeps at least one token; found {self.top_k}")
+        super().__post_init__()
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top-p lies above 0 and not above 1; found {self.top_p}")
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..errors import UserError
 from ..serialise import to_json
-from ..spec import Spec
+from ..spec import Count, Size, Spec
 from ..state import State, rows_of
 from ..world import ALONE, World
 
@@ -69,10 +69,7 @@ class Windows(Protocol):
 class Segments(Windows):
     """The text is cut into segments; each is read from a fresh state, so early targets have little context."""
 
-    length: int = 256
-
-    def __post_init__(self):
-        check_counts(length=self.length)
+    length: Size = 256
 
     def windows(self, targets: int) -> Iterator[Series]:
         rest = targets % self.length
@@ -85,10 +82,11 @@ class Segments(Windows):
 class SlidingWindow(Windows):
     """Every target but the first few is predicted from more than `context − stride` tokens."""
 
-    context: int = 256
+    context: Size = 256
     stride: int = 32
 
     def __post_init__(self):
+        super().__post_init__()
         if not 1 <= self.stride <= self.context:
             raise UserError(f"a stride lies between 1 and the context of {self.context}; found {self.stride}")
 
@@ -112,11 +110,8 @@ class Row(NamedTuple):
 class CarriedState(Protocol):
     """The text is read from end to end, in segments that hand on their state: all the context there is."""
 
-    segment: int = 512
-    rows: int = 1  # parts of the text read side by side, each from a fresh state
-
-    def __post_init__(self):
-        check_counts(segment=self.segment, rows=self.rows)
+    segment: Size = 512
+    rows: Size = 1  # parts of the text read side by side, each from a fresh state
 
     def read(self, reader: "Reader") -> Iterator[Reading]:
         return reader.rows(cut_rows(reader.targets, self.segment, self.rows, warm_up=0), self.segment)
@@ -126,28 +121,18 @@ class CarriedState(Protocol):
 class CachedMemory(Protocol):
     """The text is read in segments that remember the tokens before them, as many as are asked for here."""
 
-    segment: int = 128
-    memory: int = 640  # tokens before the segment that each layer remembers
+    segment: Size = 128
+    memory: Count = 640  # tokens before the segment that each layer remembers
     same_length: bool = False  # each target sees as many tokens as the memory holds
-    clamp: int | None = None  # distances beyond it look like it; None: as the model was built
-    rows: int = 1  # parts of the text read side by side
+    clamp: Size | None = None  # distances beyond it look like it; None: as the model was built
+    rows: Size = 1  # parts of the text read side by side
     warm_up: bool = True  # each row first reads, unscored, all that a single row would remember there
-
-    def __post_init__(self):
-        check_counts(segment=self.segment, rows=self.rows, clamp=self.clamp)
-        check_counts(0, memory=self.memory)
 
     def read(self, reader: "Reader") -> Iterator[Reading]:
         reach = reader.layers * (self.memory + self.segment)
         rows = cut_rows(reader.targets, self.segment, self.rows, warm_up=reach if self.warm_up else 0)
         for reading in reader.remembering(self.memory, self.same_length, self.clamp).rows(rows, self.segment):
             yield reading._replace(context=reading.context.clamp(max=reach))
-
-
-def check_counts(least: int = 1, **counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and count < least:
-            raise UserError(f"{name.replace('_', ' ')} is at least {least}; found {count}")
 
 
 def cut_rows(targets: int, segment: int, rows: int, warm_up: int) -> list[Row]:

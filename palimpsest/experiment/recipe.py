@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..evaluation.perplexity import Protocol, Segments, evaluate
 from ..models.language_model import LanguageModel
 from ..serialise import from_json
-from ..spec import Spec, parts_of
+from ..spec import Size, Spec, parts_of
 from ..training.optimisers import AdamW, Optimiser
 from ..training.schedules import Cosine, Schedule
 from ..training.trainer import Run
@@ -30,12 +30,11 @@ class Data(Spec):
     corpus: Corpus = TinyShakespeare()
     vocabulary: Vocabulary = Characters()
     order: Order = Shuffled()
-    batch: int = 16  # rows
-    segment: int = 256  # tokens of a row read at once
+    batch: Size = 16  # rows
+    segment: Size = 256  # tokens of a row read at once
 
     def __post_init__(self):
-        if min(self.batch, self.segment) < 1:
-            raise UserError(f"batch and segment are at least 1; found {self.batch} and {self.segment}")
+        super().__post_init__()
         if isinstance(self.order, ShuffledDocuments) and self.corpus.documents is None:
             raise UserError(
                 "ShuffledDocuments needs a text that is many documents: say what each of them ends with, --documents"
@@ -88,6 +87,7 @@ class Recipe(Spec):
     evaluation: Protocol = Segments()
 
     def __post_init__(self):
+        super().__post_init__()
         if self.run.carry and not self.data.order.continues:
             order = type(self.data.order).__name__
             raise UserError(

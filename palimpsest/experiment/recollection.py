@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..data.retrieval import MQAR, RecallTask
 from ..models.language_model import LanguageModel, LanguageNetwork
 from ..serialise import to_json
-from ..spec import Spec
+from ..spec import Size, Spec
 from ..state import leaves
 from ..world import in_this_thread
 
@@ -23,10 +23,10 @@ class Recollection(Spec):
     task: RecallTask = MQAR()
     model: LanguageModel = LanguageModel(width=64, layers=2)
     rate: float = 3e-3
-    batch: int = 64
-    steps: int = 2000
+    batch: Size = 64
+    steps: Size = 2000
     seed: int = 1
-    sequences: int = 256  # scored at the end
+    sequences: Size = 256  # scored at the end
 
     def measure(self, device: torch.device) -> dict[str, Any]:
         chance, start = np.random.default_rng(self.seed), time.monotonic()

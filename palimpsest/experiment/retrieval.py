@@ -22,7 +22,7 @@ from ..evaluation.retrieval import Score, score, squared_errors, verdict
 from ..files import write_atomically
 from ..models.retrieval_model import ProjectedPairs, RetrievalModel
 from ..serialise import to_json
-from ..spec import Spec, parts_of
+from ..spec import Size, Spec, parts_of
 from ..world import in_this_thread
 
 UNFINISHED = "unfinished"  # the folder of runs that were stopped
@@ -36,17 +36,16 @@ class Retrieval(Spec):
     task: RetrievalTask = Capacity()
     model: RetrievalModel = ProjectedPairs()
     rate: float = 1e-3  # of Adam
-    batch: int = 32
+    batch: Size = 32
     seed: int = 1
     steps: int = 100_000  # at most
-    every: int = 100  # steps between evaluations
-    sequences: int = 20  # shown at an evaluation
+    every: Size = 100  # steps between evaluations
+    sequences: Size = 20  # shown at an evaluation
     criterion: float = 0.001  # the loss at which it is solved
-    patience: int = 10  # evaluations without a better one
+    patience: Size = 10  # evaluations without a better one
 
     def __post_init__(self):
-        if min(self.batch, self.every, self.sequences) < 1:
-            raise UserError("batch, every and sequences are 1 or more; found " + str(self))
+        super().__post_init__()
         if self.steps < self.every:
             raise UserError(f"{self.steps} steps are over before the first evaluation, which comes after {self.every}")
         if any(getattr(part, "redraw", None) for part in parts_of(self.model)):

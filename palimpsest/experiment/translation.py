@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..evaluation.decoding import BeamSearch, Decoding, Greedy
 from ..evaluation.translation import TranslationScore, bleu, chrf, sacrebleu, total_nats
 from ..models.translation_model import TranslationModel
-from ..spec import Spec
+from ..spec import Count, Size, Spec
 from ..training.optimisers import AdamW, Optimiser
 from ..training.schedules import InverseSquareRoot, Schedule
 from ..training.spread import Sharded
@@ -41,12 +41,11 @@ class ParallelData(Spec):
 
     corpus: ParallelText = ShoppingLists()
     vocabulary: Vocabulary = SubWords(4000)  # which both languages share
-    tokens: int = 4096  # of a step, on either side, with what fills rows up
-    longest: int = 256  # tokens of a sentence; longer ones are not learned from
+    tokens: Size = 4096  # of a step, on either side, with what fills rows up
+    longest: Size = 256  # tokens of a sentence; longer ones are not learned from
 
     def __post_init__(self):
-        if min(self.tokens, self.longest) < 1:
-            raise UserError(f"tokens and longest are at least 1; found {self.tokens} and {self.longest}")
+        super().__post_init__()
         if isinstance(self.vocabulary, Words):
             raise UserError(
                 "translations are scored as text, and rare words cannot be spelt by words: use SubWords, Characters "
@@ -93,9 +92,10 @@ class TranslationRecipe(Recipe):
     schedule: Schedule = InverseSquareRoot(warmup=100)
     run: Run = Run()
     evaluation: Decoding = BeamSearch()
-    translated: int = 200  # sentences that each validation translates, greedily, for BLEU
+    translated: Count = 200  # sentences that each validation translates, greedily, for BLEU
 
     def __post_init__(self):
+        Spec.__post_init__(self)  # and not what a Recipe asks of a text that is one from end to end
         if self.run.carry:
             raise UserError("sentence pairs know nothing of each other: there is no state to carry, --no-carry")
         if isinstance(self.run.spread, Sharded):

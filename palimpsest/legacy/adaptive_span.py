@@ -17,6 +17,7 @@ from ..attention.persistent import PersistentVectors
 from ..attention.positions import SharedTable
 from ..bounds import bounded
 from ..mixers.mixer import Mixer, MixerModule, split_width
+from ..spec import Fraction, Share, Size
 
 STEP = 64  # windows shrink, and caches exceed them, by so many tokens
 LITTLE = 1e-8
@@ -26,10 +27,10 @@ LITTLE = 1e-8
 class PastAttention(Mixer):
     """adaptive-span's attention to the `limit` tokens before each token, all heads alike."""
 
-    limit: int = 1024
+    limit: Size = 1024
     persistent: PersistentVectors | None = None
-    heads: int = 4
-    dropout: float = 0.0  # of attention weights
+    heads: Size = 4
+    dropout: Fraction = 0.0  # of attention weights
 
     def build(self, width: int, norm: nn.Module | None = None) -> "PastAttentionMixer":
         return PastAttentionMixer(self, width, norm)
@@ -39,8 +40,8 @@ class PastAttention(Mixer):
 class AdaptivePastAttention(PastAttention):
     """adaptive-span's attention whose heads learn how far to look back."""
 
-    ramp: int = 32
-    initial: float = 0.0
+    ramp: Size = 32
+    initial: Share = 0.0
     penalty: float = 2e-6
     shrink_cache: bool = True  # keep no more than the widest head sees
 

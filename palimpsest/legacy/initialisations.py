@@ -9,14 +9,15 @@ from ..attention.positions import DistanceVectors, QueryBiases
 from ..models.embeddings import AdaptiveTables
 from ..models.heads import AdaptiveSoftmaxLayer
 from ..models.initialisations import Initialisation
+from ..spec import NotNegative
 
 
 @dataclass(frozen=True)
 class TransformerXLStart(Initialisation):
     """Transformer-XL's and lmtool's: all matrices, embeddings and query biases alike, norms near one."""
 
-    std: float = 0.02
-    projection_std: float = 0.01  # of the projections beside an adaptive embedding or softmax
+    std: NotNegative = 0.02
+    projection_std: NotNegative = 0.01  # of the projections beside an adaptive embedding or softmax
 
     def apply(self, model: nn.Module, generator: torch.Generator) -> None:
         super().apply(model, generator)

@@ -15,7 +15,7 @@ from ..mixers.sums import fresh_sum
 from ..models.block import BlockModule, MixerBlock
 from ..models.feed_forward import FeedForward, Relu
 from ..models.norms import LayerNorm, Norm
-from ..spec import Spec
+from ..spec import Fraction, NotNegative, Spec
 from ..state import State
 
 
@@ -23,7 +23,7 @@ from ..state import State
 class SumToAlmostOne(KeyScale):
     """Features divided by their sum and a little more."""
 
-    epsilon: float = 1e-5
+    epsilon: NotNegative = 1e-5
     needs_non_negative = True
 
     def __call__(self, features: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class BluntlyNormalisedRecurrentDeltaNet(RecurrentDeltaNet):
     They have signs, so the overlap may be near zero.
     """
 
-    epsilon: float = 1e-5
+    epsilon: NotNegative = 1e-5
 
     def build(self, width: int, norm: nn.Module | None = None) -> "BluntlyNormalisedMixer":
         return BluntlyNormalisedMixer(self, width, norm)
@@ -171,7 +171,7 @@ class Arranged(MixerBlock):
     mixer: Mixer = FastWeight()
     feed_forward: FeedForward | None = Relu()
     norm: Norm = LayerNorm()
-    dropout: float = 0.0  # of what each part adds
+    dropout: Fraction = 0.0  # of what each part adds
     around_mixer: Arrangement = NormFirst()
     around_feed_forward: Arrangement = NormBefore()
 

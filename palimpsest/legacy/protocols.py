@@ -8,7 +8,8 @@ import torch
 
 from ..attention.spans import CachedSegments
 from ..errors import UserError
-from ..evaluation.perplexity import Protocol, Reader, Reading, Row, Series, Windows, ceil_div, check_counts
+from ..evaluation.perplexity import Protocol, Reader, Reading, Row, Series, Windows, ceil_div
+from ..spec import Count, Size
 from .streams import TransformerXLSentences
 
 
@@ -16,16 +17,15 @@ from .streams import TransformerXLSentences
 class TransformerXLColumns(Protocol):
     """Transformer-XL's eval.py: columns side by side, in segments with the memory of those before, if there is any."""
 
-    segment: int = 5  # tgt_len
-    memory: int = 0  # mem_len; without one every segment is read from a fresh state
-    extra: int = 0  # ext_len: tokens before a segment that are read again with it
+    segment: Size = 5  # tgt_len
+    memory: Count = 0  # mem_len; without one every segment is read from a fresh state
+    extra: Count = 0  # ext_len: tokens before a segment that are read again with it
     same_length: bool = False  # switches it on, never off
-    clamp: int | None = None  # clamp_len; None: as the model was built
-    rows: int = 10  # batch_size
+    clamp: Size | None = None  # clamp_len; None: as the model was built
+    rows: Size = 10  # batch_size
 
     def __post_init__(self):
-        check_counts(segment=self.segment, rows=self.rows, clamp=self.clamp)
-        check_counts(0, memory=self.memory, extra=self.extra)
+        super().__post_init__()
         if self.same_length and not self.memory:
             raise UserError("same_length with a memory of 0 would see nothing at all: give a memory, or leave it out")
 
@@ -67,15 +67,11 @@ class TransformerXLColumns(Protocol):
 class TransformerXLSentenceRows(Protocol):
     """Transformer-XL's eval.py on One Billion Word: rows that take the next sentence when they have read one."""
 
-    segment: int = 32  # tgt_len
-    memory: int = 128  # mem_len
+    segment: Size = 32  # tgt_len
+    memory: Count = 128  # mem_len
     same_length: bool = False
-    clamp: int | None = None  # clamp_len; None: as the model was built
-    rows: int = 10  # batch_size
-
-    def __post_init__(self):
-        check_counts(segment=self.segment, rows=self.rows, clamp=self.clamp)
-        check_counts(0, memory=self.memory)
+    clamp: Size | None = None  # clamp_len; None: as the model was built
+    rows: Size = 10  # batch_size
 
     def read(self, reader: Reader) -> Iterator[Reading]:
         reader, state, before = reader.remembering(self.memory, self.same_length, self.clamp), None, 0
@@ -106,13 +102,10 @@ class TransformerXLSentenceRows(Protocol):
 class LmtoolSlidingWindow(Windows):
     """lmtool's eval_sliding_window.py: columns side by side, a window for each target, the first one scored whole."""
 
-    context: int = 5  # tgt_len
+    context: Size = 5  # tgt_len
     skip_first: bool = False  # of the first window, too, only the last target counts
-    clamp: int | None = None  # clamp_len; None: as the model was built
-    rows: int = 10  # batch_size
-
-    def __post_init__(self):
-        check_counts(context=self.context, rows=self.rows, clamp=self.clamp)
+    clamp: Size | None = None  # clamp_len; None: as the model was built
+    rows: Size = 10  # batch_size
 
     def read(self, reader: Reader) -> Iterator[Reading]:
         windows = self.windows(reader.targets)
@@ -134,11 +127,8 @@ class LmtoolSlidingWindow(Windows):
 class AdaptiveSpanBlocks(Protocol):
     """adaptive-span's --full-eval-mode: rows side by side, in whole blocks that hand on the model's own state."""
 
-    segment: int = 512  # block-sz
-    rows: int = 8  # batch-sz
-
-    def __post_init__(self):
-        check_counts(segment=self.segment, rows=self.rows)
+    segment: Size = 512  # block-sz
+    rows: Size = 8  # batch-sz
 
     def read(self, reader: Reader) -> Iterator[Reading]:
         rows = [Row(scored.start - 1, scored.stop - 1, scored.start - 1) for scored in self.scored(len(reader.ids))]

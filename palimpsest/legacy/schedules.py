@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import cos, pi
 
+from ..spec import Count, Share
 from ..training.schedules import Plateau, Schedule, Validations
 
 
@@ -26,8 +27,8 @@ class AfterEachUpdate(Schedule):
 class TransformerXLCosine(AfterEachUpdate):
     """Transformer-XL's cosine: counted from the first update, warm-up or not."""
 
-    warmup: int = 0
-    floor: float = 0.0  # eta_min, as a share of the rate
+    warmup: Count = 0
+    floor: Share = 0.0  # eta_min, as a share of the rate
 
     def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         return self.floor + (1 - self.floor) * (1 + cos(pi * min(1.0, step / steps))) / 2
@@ -37,7 +38,7 @@ class TransformerXLCosine(AfterEachUpdate):
 class TransformerXLConstant(AfterEachUpdate):
     """Transformer-XL's constant rate: after a warm-up it stays short of the whole."""
 
-    warmup: int = 0
+    warmup: Count = 0
 
     def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         return self.warmed()
@@ -60,7 +61,7 @@ class TransformerXLPlateau(AfterEachUpdate, Plateau):
 class TransformerXLInverseSquareRoot(Schedule):
     """Transformer-XL's inverse square root: nothing at first, at most 1 / √warmup."""
 
-    warmup: int = 0
+    warmup: Count = 0
 
     def share(self, step: int, steps: int, validations: Validations = ()) -> float:
         if step > self.warmup:
@@ -72,7 +73,7 @@ class TransformerXLInverseSquareRoot(Schedule):
 class AdaptiveSpanWarmup(Schedule):
     """adaptive-span's rate: the warm-up's last update has the whole of it, and so have all that follow."""
 
-    warmup: int = 0
+    warmup: Count = 0
 
     def share(self, step: int, steps: int, validations: Validations = ()) -> float:
         return min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0

@@ -13,6 +13,7 @@ import numpy as np
 from ..batch import Batch
 from ..data.streams import Order, Plan, PlannedStream, Stream, check_sizes, no_such_step, too_short
 from ..errors import UserError
+from ..spec import Count
 
 
 class Columns(Order):
@@ -31,7 +32,7 @@ class Columns(Order):
 class TransformerXLSegments(Columns):
     """Transformer-XL's batches: equal parts of the text, read to their ends, the last segment shorter."""
 
-    extra: int = 0  # tokens before each segment that are read again (ext_len)
+    extra: Count = 0  # tokens before each segment that are read again (ext_len)
 
     def plan(self, stream: PlannedStream, epoch: int) -> Plan:
         targets = row_length(stream) - 1
@@ -43,7 +44,7 @@ class TransformerXLSegments(Columns):
 class TransformerXLRandomLengths(Columns):
     """Transformer-XL's batches of random lengths (varlen), drawn from numpy's older generator."""
 
-    extra: int = 0  # tokens before each segment that are read again (ext_len)
+    extra: Count = 0  # tokens before each segment that are read again (ext_len)
 
     def plan(self, stream: PlannedStream, epoch: int) -> Plan:
         chance = older_generator(stream.seed)
@@ -114,7 +115,7 @@ class TransformerXLSentences(SentenceOrder):
     """Transformer-XL's way through a list of sentences, each between two marks, in the order of the text."""
 
     files: tuple[int, ...] = ()  # how many sentences each file has, where there are several
-    extra: int = 0  # tokens before each segment that are read again (ext_len)
+    extra: Count = 0  # tokens before each segment that are read again (ext_len)
 
     def arrange(self, files: list[np.ndarray], seed: int, epoch: int) -> list[np.ndarray]:
         return files
@@ -125,7 +126,7 @@ class TransformerXLShuffledSentences(SentenceOrder):
     """Transformer-XL's way through One Billion Word: files in a random order, and the sentences of each."""
 
     files: tuple[int, ...] = ()  # how many sentences each file has, where there are several
-    extra: int = 0  # tokens before each segment that are read again (ext_len)
+    extra: Count = 0  # tokens before each segment that are read again (ext_len)
 
     def arrange(self, files: list[np.ndarray], seed: int, epoch: int) -> list[np.ndarray]:
         chance, order, arranged = older_generator(seed), list(range(len(files))), []

@@ -23,14 +23,15 @@ from ..mixers.softmax_attention import HiddenCache, SoftmaxAttention
 from ..models.block import Block, BlockModule, PostNorm, PreNorm
 from ..models.embeddings import AdaptiveEmbedding, AdaptiveTables, EmbeddingModule
 from ..models.heads import AdaptiveSoftmax, AdaptiveSoftmaxLayer, Matrix
+from ..spec import Count, Fraction, Positive, Size
 
 
 @dataclass(frozen=True)
 class CountdownSinusoidal(AddedPositions):
     """Sines and cosines of the place counted from the end of the segment: the code of a token depends on its length."""
 
-    clamp: int | None = None
-    base: float = 10000.0
+    clamp: Count | None = None
+    base: Positive = 10000.0
     segment_invariant = False
 
     def clamping(self, clamp: int) -> "CountdownSinusoidal":
@@ -63,7 +64,7 @@ def countdown(first: int, count: int, farthest: int | None, like: Tensor) -> Ten
 class CountdownLearned(AddedPositions):
     """A learned vector for each place counted from the end of the segment; the farthest one serves all beyond."""
 
-    reach: int = 512
+    reach: Size = 512
     segment_invariant = False
 
     def build(self, width: int, heads: int, head_width: int) -> "CountdownVectors":
@@ -86,7 +87,7 @@ class CountdownVectors(PositionsModule):
 class DroppedSinusoidalRelative(SinusoidalRelative):
     """As SinusoidalRelative, with dropout of the sines and cosines themselves: one draw for all layers."""
 
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
 
     def build(self, width: int, heads: int, head_width: int) -> "DroppedWaves":
         return DroppedWaves(self, width, heads, head_width)

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import places_of
-from ..errors import UserError
 from ..kernels.convolution import joined, short_convolution, weighted, windows
-from ..spec import Spec
+from ..spec import Size, Spec
 
 
 class Convolution(Spec):
@@ -31,11 +30,7 @@ class ConvolutionModule(nn.Module):
 class ShortConvolution(Convolution):
     """Each number becomes a learned mean of its own last `size` values; before training it is left as it is."""
 
-    size: int = 4
-
-    def __post_init__(self):
-        if self.size < 1:
-            raise UserError(f"a convolution covers at least the present token; found a size of {self.size}")
+    size: Size = 4
 
     def build(self, channels: int) -> "ShortConvolutionLayer":
         return ShortConvolutionLayer(self, channels)

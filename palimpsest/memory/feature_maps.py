@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..spec import Spec
+from ..spec import NotNegative, Size, Spec
 
 
 class FeatureMap(Spec):
@@ -63,7 +63,7 @@ class EluPlusOne(FeatureMap):
 class DPFP(FeatureMap):
     """Deterministic, parameter-free products of neighbouring halves: 2 · nu features for each number."""
 
-    nu: int = 1
+    nu: Size = 1
     non_negative = True
 
     def features(self, head_width: int) -> int:
@@ -81,13 +81,14 @@ class DPFP(FeatureMap):
 class Favor(FeatureMap):
     """FAVOR+, the Performer's random features of the softmax kernel exp(q·k); twice `directions` features."""
 
-    directions: int = 64
+    directions: Size = 64
     scale: float = 1.0  # of the input; head width ** -0.25 gives the kernel exp(q·k / √head width) of the paper
-    epsilon: float = 1e-4  # added to every feature, so that their sum never vanishes
+    epsilon: NotNegative = 1e-4  # added to every feature, so that their sum never vanishes
     redraw: int | None = None  # steps of training after which other directions are drawn; None: they stay
     non_negative = True
 
     def __post_init__(self):
+        super().__post_init__()
         if self.redraw is not None and self.redraw < 1:
             raise UserError(f"directions are redrawn every 1, 2, 3 … steps, or never with None; found {self.redraw}")
 
@@ -154,7 +155,7 @@ def mind_the_age(features: FavorFeatures, weights: dict[str, Any], prefix: str, 
 class StabilisedFavor(Favor):
     """FAVOR+ in units of each token's largest feature, so that none overflows and not all of them vanish."""
 
-    epsilon: float = 1e-6  # added to every feature, of which the largest is one
+    epsilon: NotNegative = 1e-6  # added to every feature, of which the largest is one
     relative = True
 
     def build(self, head_width: int) -> nn.Module:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..bounds import bounded
-from ..spec import Spec
+from ..spec import NotNegative, Spec
 
 
 class KeyScale(Spec):
@@ -35,7 +35,7 @@ class Unscaled(KeyScale):
 class SumToOne(KeyScale):
     """Features divided by their sum: a key that is a distribution, erased exactly when β is one and it is one-hot."""
 
-    floor: float = 1e-6  # a smaller sum counts as this much: features that are all zero stay zero
+    floor: NotNegative = 1e-6  # a smaller sum counts as this much: features that are all zero stay zero
     needs_non_negative = True
 
     def __call__(self, features: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class SumToOne(KeyScale):
 class UnitNorm(KeyScale):
     """Features of length one: what a key stored is erased exactly when β is one."""
 
-    epsilon: float = 1e-6
+    epsilon: NotNegative = 1e-6
 
     def __call__(self, features: Tensor) -> Tensor:
         return features * (features.square().sum(-1, keepdim=True) + self.epsilon).rsqrt()

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..spec import Spec
+from ..spec import NotNegative, Size, Spec
 
 
 class ReadOut(Spec):
@@ -48,7 +48,7 @@ class Normalised(ReadOut):
     """Reads divided by the query's overlap with the sum of all keys, as attention weights sum to one."""
 
     scale: float = 1.0
-    epsilon: float = 1e-6
+    epsilon: NotNegative = 1e-6
     counts_keys = True
 
     def build(self, width: int, heads: int, head_width: int) -> nn.Module:
@@ -70,7 +70,7 @@ class UngatedNorm(ReadOut):
     """Reads brought to root mean square one, without a gate, as in the DeltaNet of 2024."""
 
     scale: float = 1.0
-    epsilon: float = 1e-5
+    epsilon: NotNegative = 1e-5
 
     def build(self, width: int, heads: int, head_width: int) -> nn.Module:
         return UngatedNormReads(self, head_width)
@@ -91,7 +91,7 @@ class GatedNorm(ReadOut):
     """Reads brought to root mean square one and gated by silu of the input, as in the Gated DeltaNet."""
 
     scale: float = 1.0
-    epsilon: float = 1e-5
+    epsilon: NotNegative = 1e-5
 
     def build(self, width: int, heads: int, head_width: int) -> nn.Module:
         return GatedNormReads(self, width, heads, head_width)
@@ -114,8 +114,8 @@ class SigmoidGatedNorm(ReadOut):
     """Reads brought to root mean square one and gated by sigmoid of a narrow projection, as in Kimi Delta Attention."""
 
     scale: float = 1.0
-    epsilon: float = 1e-5
-    rank: int | None = None  # of the projection; None: as many as a head has numbers
+    epsilon: NotNegative = 1e-5
+    rank: Size | None = None  # of the projection; None: as many as a head has numbers
 
     def build(self, width: int, heads: int, head_width: int) -> nn.Module:
         return SigmoidGatedNormReads(self, width, heads, head_width)

@@ -6,7 +6,7 @@ memory ← memory + key ⊗ (write · value − erase · recall)
 
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,10 @@ from torch.nn.functional import logsigmoid, softplus
 
 from ..errors import UserError
 from ..gates import Gates
-from ..spec import Spec
+from ..spec import Between, Bound, NotNegative, Positive, Size, Spec
+
+OFTEN_TRIED = "above 0 and below 1, as 0.999, with which next to nothing is forgotten at first"
+Kept = Annotated[float, Bound(OFTEN_TRIED, lambda share: 0 < share < 1)]  # before training; it is learned as a logit
 
 
 class UpdateRule(Spec):
@@ -67,6 +70,7 @@ class DeltaRule(UpdateRule):
     writes: int  # times a token does this, each time with a key, a value and a β of its own
 
     def __post_init__(self):
+        super().__post_init__()
         if self.beta is not None and not 0 < self.beta < self.limit:
             raise UserError(f"β starts between 0 and its limit of {self.limit}; found {self.beta}")
         if self.writes < 1:
@@ -78,7 +82,7 @@ class Delta(DeltaRule):
     """The delta rule: what the key recalled is replaced by the value, by the fraction β."""
 
     beta: float | None = 0.5  # before training; None: there is no bias, and it is half the limit on average
-    limit: float = 1.0  # of β; beyond one, a key of length one turns over what it recalled
+    limit: Positive = 1.0  # of β; beyond one, a key of length one turns over what it recalled
     writes: int = 1  # times a token does this, each time with a key, a value and a β of its own
 
     def build(self, width: int, heads: int, features: int) -> nn.Module:
@@ -103,7 +107,7 @@ class DeltaProduct(Delta):
     """The delta rule several times a token, β up to 2: the page is turned by a product of Householder matrices."""
 
     beta: float | None = 1.0  # before training
-    limit: float = 2.0
+    limit: Positive = 2.0
     writes: int = 2
 
 
@@ -111,8 +115,8 @@ class DeltaProduct(Delta):
 class Decay(UpdateRule):
     """Each head forgets at a constant rate of its own, which is learned; retention."""
 
-    shortest: float = 8.0  # tokens after which 1/e is left, in the most forgetful head before training
-    longest: float = 512.0  # … and in the least forgetful one
+    shortest: Positive = 8.0  # tokens after which 1/e is left, in the most forgetful head before training
+    longest: Positive = 512.0  # … and in the least forgetful one
 
     def build(self, width: int, heads: int, features: int) -> nn.Module:
         return DecayGates(self, heads)
@@ -138,7 +142,7 @@ class DecayGates(nn.Module):
 class GatedSum(UpdateRule):
     """What is kept, α, and what is written, 1 − α, share one gate."""
 
-    keep: float = 0.9  # α before training
+    keep: Kept = 0.9  # α before training
 
     def build(self, width: int, heads: int, features: int) -> nn.Module:
         return GatedSumGates(self, width, heads)
@@ -159,8 +163,8 @@ class GatedDelta(DeltaRule):
     """The delta rule on a page that fades: α = exp(−rate · softplus(x)), as in the Gated DeltaNet."""
 
     beta: float = 0.5  # before training
-    keep: float = 0.98  # α before training; the page fades once a token, before its first write
-    limit: float = 1.0  # of β
+    keep: Kept = 0.98  # α before training; the page fades once a token, before its first write
+    limit: Positive = 1.0  # of β
     writes: int = 1
 
     def build(self, width: int, heads: int, features: int) -> nn.Module:
@@ -185,7 +189,7 @@ class GatedDeltaGates(DeltaGates):
 class FeatureGatedDelta(GatedDelta):
     """As GatedDelta, but each feature of the key fades at its own pace, as in Kimi Delta Attention."""
 
-    rank: int | None = None  # of the projection that says how fast; None: as many as a key has features
+    rank: Size | None = None  # of the projection that says how fast; None: as many as a key has features
 
     def build(self, width: int, heads: int, features: int) -> nn.Module:
         return FeatureGatedDeltaGates(self, width, heads, features)
@@ -224,8 +228,8 @@ def before_the_first(log_keep: Tensor, writes: int) -> Tensor:
 class NormalisedDelta(UpdateRule):
     """The delta rule on recalls divided by κ, how much was written under the key so far (1 on a fresh page)."""
 
-    beta: float | None = 0.5  # before training; None: there is no bias, and it is a half on average
-    epsilon: float = 1e-5
+    beta: Between | None = 0.5  # before training; None: there is no bias, and it is a half on average
+    epsilon: NotNegative = 1e-5
     counts_keys = True
     erases = True
 

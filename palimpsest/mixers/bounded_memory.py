@@ -14,6 +14,7 @@ from torch.nn.functional import layer_norm
 
 from ..memory.feature_maps import FeatureMap, Tanh
 from ..memory.update_rules import GateProjection, logit
+from ..spec import Between, NotNegative, Size
 from .mixer import Mixer, MixerModule, split_width
 
 
@@ -22,9 +23,9 @@ class BoundedMemory(Mixer):
     """The delta rule on a page that is shrunk to length one whenever it is longer; what is read is normed."""
 
     feature_map: FeatureMap = Tanh()
-    heads: int = 4
-    beta: float = 0.5  # before training
-    epsilon: float = 1e-5  # of the norm of what is read
+    heads: Size = 4
+    beta: Between = 0.5  # before training
+    epsilon: NotNegative = 1e-5  # of the norm of what is read
     token_by_token = True  # how long the page is must be known before the next token is written
 
     def build(self, width: int, norm: nn.Module | None = None) -> "BoundedMemoryMixer":

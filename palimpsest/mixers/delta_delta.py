@@ -10,7 +10,7 @@ from ..gates import Gates
 from ..kernels import memory_dtype, memory_scan
 from ..memory.feature_maps import EluPlusOne, FeatureMap
 from ..memory.key_scales import KeyScale, SumToOne
-from ..spec import Spec
+from ..spec import Size, Spec
 from .mixer import Mixer, MixerModule, split_width
 from .sums import refuse_signed
 
@@ -71,10 +71,11 @@ class DeltaDeltaNet(Mixer):
     feature_map: FeatureMap = EluPlusOne()
     key_scale: KeyScale = SumToOne()
     first_page: FirstPage = EmptyPage()
-    heads: int = 4
-    head_width: int | None = None  # None: an equal share of the model's width
+    heads: Size = 4
+    head_width: Size | None = None  # None: an equal share of the model's width
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_signed(self.feature_map, self.key_scale)
 
     def build(self, width: int, norm: nn.Module | None = None) -> "DeltaDeltaNetMixer":

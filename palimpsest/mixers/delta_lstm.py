@@ -12,7 +12,7 @@ from ..kernels.activations import Activation, Bare, Sigmoid
 from ..kernels.delta_lstm import CANDIDATE, GATES, delta_lstm, gates_as_heads
 from ..memory.feature_maps import EluPlusOne, FeatureMap
 from ..memory.key_scales import KeyScale, SumToOne
-from ..spec import Spec
+from ..spec import Size, Spec
 from .feedback import Feedback, SoftmaxFeedback
 from .mixer import Mixer, MixerModule, split_width
 from .out_projection import OutProjection, build_out
@@ -61,10 +61,11 @@ class DeltaLSTM(Mixer):
     candidate: Candidate = BareCandidate()
     scale: float = 1.0  # of what is said
     out: OutProjection | None = OutProjection()
-    heads: int = 4
-    head_width: int | None = None  # None: an equal share of the model's width
+    heads: Size = 4
+    head_width: Size | None = None  # None: an equal share of the model's width
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_signed(self.feature_map, self.key_scale)
 
     def build(self, width: int, norm: nn.Module | None = None) -> "DeltaLSTMMixer":

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ..errors import UserError
 from ..gates import Gates
 from ..kernels import memory_dtype, memory_scan
 from ..memory.feature_maps import EluPlusOne, FeatureMap
 from ..memory.key_scales import KeyScale, SumToOne
+from ..spec import Size
 from .mixer import Mixer, MixerModule, split_width
 from .sums import refuse_signed
 
@@ -20,15 +20,14 @@ class DeltaMLP(Mixer):
 
     feature_map: FeatureMap = EluPlusOne()
     key_scale: KeyScale = SumToOne()
-    depth: int = 1  # blocks
-    inner: int | None = None  # numbers of a head between up and down; None: four times as many as outside
-    heads: int = 4
-    head_width: int | None = None  # None: an equal share of the model's width
+    depth: Size = 1  # blocks
+    inner: Size | None = None  # numbers of a head between up and down; None: four times as many as outside
+    heads: Size = 4
+    head_width: Size | None = None  # None: an equal share of the model's width
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_signed(self.feature_map, self.key_scale)
-        if self.depth < 1:
-            raise UserError(f"a fast net has at least one block; found a depth of {self.depth}")
 
     def build(self, width: int, norm: nn.Module | None = None) -> "DeltaMLPMixer":
         return DeltaMLPMixer(self, width, norm)

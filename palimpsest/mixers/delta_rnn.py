@@ -12,6 +12,7 @@ from ..kernels.delta_rnn import delta_rnn
 from ..memory.feature_maps import EluPlusOne, FeatureMap
 from ..memory.key_scales import KeyScale, SumToOne
 from ..memory.read_outs import Plain, ReadOut
+from ..spec import Size
 from .fast_weight import KeySum, scan_and_count
 from .feedback import Feedback, SoftmaxFeedback
 from .mixer import Mixer, MixerModule, split_width
@@ -28,10 +29,11 @@ class DeltaRNN(Mixer):
     feedback: Feedback = SoftmaxFeedback()
     read_out: ReadOut = Plain()
     out: OutProjection | None = OutProjection()
-    heads: int = 4
-    head_width: int | None = None  # None: an equal share of the model's width
+    heads: Size = 4
+    head_width: Size | None = None  # None: an equal share of the model's width
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_signed(self.feature_map, self.key_scale, self.read_out)
 
     def build(self, width: int, norm: nn.Module | None = None) -> "DeltaRNNMixer":

@@ -16,6 +16,7 @@ from ..memory.feature_maps import EluPlusOne, FeatureMap, Identity
 from ..memory.key_scales import KeyScale, SumToOne
 from ..memory.read_outs import Plain, ReadOut
 from ..memory.update_rules import Delta, UpdateRule
+from ..spec import Size
 from .heights import weighed
 from .mixer import Mixer, MixerModule, split_width
 
@@ -28,14 +29,15 @@ class FastWeight(Mixer):
     key_scale: KeyScale = SumToOne()
     update_rule: UpdateRule = Delta()
     read_out: ReadOut = Plain()
-    heads: int = 4
+    heads: Size = 4
     convolution: Convolution | None = None  # of queries, keys and values, before anything else
     value_map: FeatureMap = Identity()  # of values
     key_heads: int | None = None  # of queries and keys, each for as many heads of values; None: one for each
-    head_width: int | None = None  # of queries and keys; None: an equal share of the model's width
-    value_width: int | None = None  # of values; None: as wide as keys
+    head_width: Size | None = None  # of queries and keys; None: an equal share of the model's width
+    value_width: Size | None = None  # of values; None: as wide as keys
 
     def __post_init__(self):
+        super().__post_init__()
         if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
             raise UserError(
                 f"{self.heads} heads cannot share the keys of {self.key_heads}: choose key heads that divide the heads"

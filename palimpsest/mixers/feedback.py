@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..kernels.activations import Softmax
-from ..spec import Spec
+from ..spec import NotNegative, Spec
 
 
 class Feedback(Spec):
@@ -32,7 +32,7 @@ class Feedback(Spec):
 class SoftmaxFeedback(Feedback):
     """The state is the sum itself, and its softmax is heard."""
 
-    epsilon: float = 0.0  # added to the sum that the softmax divides by
+    epsilon: NotNegative = 0.0  # added to the sum that the softmax divides by
 
     def state(self, sums: Tensor) -> Tensor:
         return sums
@@ -45,7 +45,7 @@ class SoftmaxFeedback(Feedback):
 class SoftmaxState(Feedback):
     """The state is the softmax of the sum, and is heard as it is; before the first token nothing is."""
 
-    epsilon: float = 0.0  # added to the sum that the softmax divides by
+    epsilon: NotNegative = 0.0  # added to the sum that the softmax divides by
 
     def state(self, sums: Tensor) -> Tensor:
         return self.activation.of(sums)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from ..spec import Size
 from .mixer import Mixer, MixerModule
 from .out_projection import OutProjection, build_out
 from .rnn import TorchNet
@@ -14,7 +15,7 @@ from .rnn import TorchNet
 class LSTM(Mixer):
     """The recurrent net with cells and gates."""
 
-    inner: int | None = None  # cells; None: the model's width
+    inner: Size | None = None  # cells; None: the model's width
     out: OutProjection | None = OutProjection()
 
     def build(self, width: int, norm: nn.Module | None = None) -> "LSTMMixer":

@@ -6,14 +6,14 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from ..errors import UserError
-from ..spec import Spec
+from ..spec import Fraction, Spec
 
 
 @dataclass(frozen=True)
 class OutProjection(Spec):
     """A learned matrix; without one, what is said is as wide as the model already."""
 
-    dropout: float = 0.0  # of what is said
+    dropout: Fraction = 0.0  # of what is said
 
     def build(self, said: int, width: int) -> nn.Module:
         return DroppedLinear(said, width, self.dropout)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..kernels import memory_dtype
 from ..kernels.activations import Softmax
 from ..kernels.recurrent_delta import recurrent_delta
+from ..spec import Size
 from .mixer import Mixer, MixerModule, split_width
 
 
@@ -17,8 +18,8 @@ class RecurrentDeltaNet(Mixer):
     """A delta memory whose queries, keys, values and β also depend on its last read."""
 
     scale: float = 1.0  # of what is said
-    heads: int = 4
-    head_width: int | None = None  # None: an equal share of the model's width
+    heads: Size = 4
+    head_width: Size | None = None  # None: an equal share of the model's width
 
     def build(self, width: int, norm: nn.Module | None = None) -> "RecurrentDeltaNetMixer":
         return RecurrentDeltaNetMixer(self, width, norm)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..spec import Size
 from .mixer import Mixer, MixerModule
 from .out_projection import OutProjection, build_out
 
@@ -14,7 +15,7 @@ from .out_projection import OutProjection, build_out
 class RNN(Mixer):
     """Elman's recurrent net: the tanh of two matrices, of the input and of its own past."""
 
-    inner: int | None = None  # numbers of its state; None: the model's width
+    inner: Size | None = None  # numbers of its state; None: the model's width
     out: OutProjection | None = OutProjection()
 
     def build(self, width: int, norm: nn.Module | None = None) -> "RNNMixer":

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..kernels import memory_dtype
 from ..kernels.self_referential import KINDS, self_referential_scan
 from ..memory.feature_maps import FeatureMap, Identity
+from ..spec import Size
 from .mixer import Mixer, MixerModule, split_width
 
 
@@ -19,11 +20,12 @@ class SelfReferential(Mixer):
     """A weight matrix that reads each token, and rewrites itself with keys, queries and β of its own making."""
 
     input_map: FeatureMap = Identity()
-    heads: int = 4
+    heads: Size = 4
     beta: float = 0.5  # before training
     sharpness: float = 4.0  # of keys and queries before training; at one all are nearly alike and little is changed
 
     def __post_init__(self):
+        super().__post_init__()
         if not 0 < self.beta < 1:
             raise UserError(f"β starts between 0 and 1; found {self.beta}")
         if self.input_map.features(2) != 2:

@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..kernels import Relative, relative_attention
 from ..kernels.attention import skips_by_head
 from ..memory.key_scales import KeyScale, Unscaled
+from ..spec import Fraction, Size
 from ..state import State
 from .mixer import Mixer, MixerModule, split_width
 
@@ -26,13 +27,14 @@ class SoftmaxAttention(Mixer):
     positions: Positions = Rotary()
     span: Span = Unlimited()
     persistent: PersistentVectors | None = None
-    heads: int = 4
-    head_width: int | None = None  # None: an equal share of the model's width
-    dropout: float = 0.0  # of attention weights
+    heads: Size = 4
+    head_width: Size | None = None  # None: an equal share of the model's width
+    dropout: Fraction = 0.0  # of attention weights
     key_scale: KeyScale = Unscaled()  # of queries and keys alike; UnitNorm is what others call QK-norm
     score_scale: float | None = None  # None: head width ** -0.5
 
     def __post_init__(self):
+        super().__post_init__()
         if self.key_scale.needs_non_negative:
             scale = type(self.key_scale).__name__
             raise UserError(

@@ -15,7 +15,7 @@ from ..kernels.source import read_memory, source_attention, source_memory
 from ..memory.feature_maps import EluPlusOne, FeatureMap
 from ..memory.key_scales import KeyScale, Unscaled
 from ..memory.read_outs import Normalised, ReadOut
-from ..spec import Spec
+from ..spec import Fraction, Size, Spec
 from ..state import State
 from .fast_weight import by_head, refuse_signed_sums
 from .mixer import split_width
@@ -64,8 +64,8 @@ class SourceAttentionModule(nn.Module):
 class SoftmaxSource(SourceAttention):
     """Every token of the source is kept as it was and compared with: the Transformer's attention to it."""
 
-    heads: int = 4
-    dropout: float = 0.0  # of attention weights
+    heads: Size = 4
+    dropout: Fraction = 0.0  # of attention weights
 
     def build(self, width: int) -> "SoftmaxSourceAttention":
         return SoftmaxSourceAttention(self, width)
@@ -97,9 +97,10 @@ class MemorySource(SourceAttention):
     feature_map: FeatureMap = EluPlusOne()
     key_scale: KeyScale = Unscaled()
     read_out: ReadOut = Normalised()
-    heads: int = 4
+    heads: Size = 4
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_signed_sums(self.feature_map, self.key_scale, self.read_out)
 
     @property

@@ -9,7 +9,7 @@ from ..errors import UserError
 from ..mixers.fast_weight import FastWeight
 from ..mixers.mixer import Mixer
 from ..mixers.softmax_attention import SoftmaxAttention
-from ..spec import Spec
+from ..spec import Fraction, Size, Spec
 from ..state import State
 from .dropout import Dropout
 from .feed_forward import FeedForward, Relu
@@ -97,7 +97,7 @@ class PreNorm(MixerBlock):
     mixer: Mixer = FastWeight()
     feed_forward: FeedForward | None = Relu()
     norm: Norm = RMSNorm()
-    dropout: float = 0.0  # of what each part adds
+    dropout: Fraction = 0.0  # of what each part adds
 
     def build(self, width: int) -> "PreNormBlock":
         return PreNormBlock(self, width)
@@ -131,7 +131,7 @@ class PostNorm(MixerBlock):
     mixer: Mixer = FastWeight()
     feed_forward: FeedForward | None = Relu()
     norm: Norm = LayerNorm()
-    dropout: float = 0.0  # of what each part adds
+    dropout: Fraction = 0.0  # of what each part adds
 
     def build(self, width: int) -> "PostNormBlock":
         return PostNormBlock(self, width)
@@ -183,11 +183,7 @@ class Hybrid(Block):
 
     usual: Block = PreNorm()
     other: Block = PreNorm(mixer=SoftmaxAttention())
-    every: int = 4  # layers
-
-    def __post_init__(self):
-        if self.every < 1:
-            raise UserError(f"the other block comes every 1, 2, 3 … layers; found {self.every}")
+    every: Size = 4  # layers
 
     def at(self, layer: int) -> Block:
         return (self.usual if (layer + 1) % self.every else self.other).at(layer)

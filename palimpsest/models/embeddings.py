@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..attention.positions import AddedPositions, NoPositions
 from ..errors import UserError
-from ..spec import Spec
+from ..spec import Fraction, Spec
 from .dropout import Dropout
 
 
@@ -55,7 +55,7 @@ class TokenEmbedding(Embedding):
 
     scale: float = 1.0
     positions: AddedPositions = NoPositions()
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
 
     def build(self, tokens: int, width: int) -> "TokenTable":
         return TokenTable(self, tokens, width)
@@ -86,9 +86,10 @@ class AdaptiveEmbedding(Embedding):
     inner: int | None = None  # numbers in a vector of the first cluster; by default the width
     scale: float | None = None  # by default √width
     positions: AddedPositions = NoPositions()
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
 
     def __post_init__(self):
+        super().__post_init__()
         check_clusters(self.cutoffs, self.divisor, self.inner)
 
     def build(self, tokens: int, width: int) -> "AdaptiveTables":

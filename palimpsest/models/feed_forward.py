@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-from ..spec import Spec
+from ..spec import Fraction, Size, Spec
 from .dropout import Dropout
 
 
@@ -40,8 +40,8 @@ class FeedForwardNetwork(nn.Module):
 class Relu(FeedForward):
     """max(x, 0), as in the first Transformer."""
 
-    inner: int = 512
-    dropout: float = 0.0  # of the inner numbers
+    inner: Size = 512
+    dropout: Fraction = 0.0  # of the inner numbers
 
     def activate(self, x: Tensor) -> Tensor:
         return x.relu()
@@ -51,8 +51,8 @@ class Relu(FeedForward):
 class SquaredRelu(FeedForward):
     """max(x, 0)², found by the Primer."""
 
-    inner: int = 512
-    dropout: float = 0.0  # of the inner numbers
+    inner: Size = 512
+    dropout: Fraction = 0.0  # of the inner numbers
 
     def activate(self, x: Tensor) -> Tensor:
         return x.relu().square()
@@ -62,8 +62,8 @@ class SquaredRelu(FeedForward):
 class Gelu(FeedForward):
     """x · Φ(x)."""
 
-    inner: int = 512
-    dropout: float = 0.0  # of the inner numbers
+    inner: Size = 512
+    dropout: Fraction = 0.0  # of the inner numbers
 
     def activate(self, x: Tensor) -> Tensor:
         return gelu(x)
@@ -73,8 +73,8 @@ class Gelu(FeedForward):
 class GatedSilu(FeedForward):
     """silu(gate) · x, the gated linear unit also called SwiGLU: three matrices instead of two."""
 
-    inner: int = 384
-    dropout: float = 0.0  # of the inner numbers
+    inner: Size = 384
+    dropout: Fraction = 0.0  # of the inner numbers
     branches = 2
 
     def activate(self, gate: Tensor, x: Tensor) -> Tensor:

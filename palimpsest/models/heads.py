@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..kernels.cross_entropy import linear_cross_entropy, logits_of
-from ..spec import Spec
+from ..spec import Fraction, Size, Spec
 from .dropout import Dropout
 from .embeddings import Clusters, EmbeddingModule, check_clusters
 
@@ -45,12 +45,13 @@ class SoftmaxHead(Head):
 
     tied: bool = False  # share the matrix of the embedding
     bias: bool = False
-    dropout: float = 0.0  # of the hidden states
-    chunk: int | None = None  # logits held at once, where any are; by default 2**22, on a GPU 2**28
+    dropout: Fraction = 0.0  # of the hidden states
+    chunk: Size | None = None  # logits held at once, where any are; by default 2**22, on a GPU 2**28
     z_loss: float = 0.0  # what the square of a log-partition adds to the loss; nats do not show it
     smoothing: float = 0.0  # share of each target that all tokens have in training; nats do not show it
 
     def __post_init__(self):
+        super().__post_init__()
         if not 0 <= self.smoothing < 1:
             raise UserError(f"targets are smoothed by a share from 0 up to and without 1; found {self.smoothing}")
 
@@ -99,11 +100,12 @@ class AdaptiveSoftmax(Head):
     inner: int | None = None  # numbers in a vector of the first cluster; by default the width
     tied: bool = False  # share the tables of the embedding; biases are never shared
     tied_projections: tuple[int, ...] = ()  # clusters, counted from zero, that share the embedding's projection
-    dropout: float = 0.0  # of the hidden states
-    chunk: int | None = None  # logits held at once, where any are; by default 2**22, on a GPU 2**28
+    dropout: Fraction = 0.0  # of the hidden states
+    chunk: Size | None = None  # logits held at once, where any are; by default 2**22, on a GPU 2**28
     z_loss: float = 0.0  # what the square of a log-partition adds to the loss; nats do not show it
 
     def __post_init__(self):
+        super().__post_init__()
         check_clusters(self.cutoffs, self.divisor, self.inner)
         if not set(self.tied_projections) <= set(range(len(self.cutoffs) + 1)):
             found = ", ".join(map(str, self.tied_projections))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..spec import Spec
+from ..spec import NotNegative, Spec
 
 
 class Initialisation(Spec):
@@ -37,7 +37,7 @@ class Initialisation(Spec):
 class Normal(Initialisation):
     """Every matrix and embedding from one normal distribution, as in Transformer-XL and GPT-2."""
 
-    std: float = 0.02
+    std: NotNegative = 0.02
 
     def fill_linear(self, module: nn.Linear, generator: torch.Generator) -> None:
         nn.init.normal_(module.weight, std=self.std, generator=generator)

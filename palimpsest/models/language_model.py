@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..batch import Batch, places_of
 from ..errors import UserError
-from ..spec import Spec
+from ..spec import Size, Spec
 from ..state import State
 from .block import Block, BlockModule, PreNorm
 from .embeddings import Embedding, TokenEmbedding
@@ -21,17 +21,13 @@ from .initialisations import Initialisation, Normal
 class LanguageModel(Spec):
     """Predicts each token from all the tokens before it."""
 
-    width: int = 128
-    layers: int = 4
+    width: Size = 128
+    layers: Size = 4
     block: Block = PreNorm()
     embedding: Embedding = TokenEmbedding()
     head: Head = SoftmaxHead()
     initialisation: Initialisation = Normal()
     recompute: bool = False  # of a block keep only its input for the backward pass, and make the rest again
-
-    def __post_init__(self):
-        if self.layers < 1:
-            raise UserError(f"a model has at least one layer; found {self.layers}")
 
     @property
     def segment_invariant(self) -> bool:

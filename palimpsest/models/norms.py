@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..spec import Spec
+from ..spec import NotNegative, Spec
 
 
 class Norm(Spec):
@@ -16,7 +16,7 @@ class Norm(Spec):
 class LayerNorm(Norm):
     """Mean zero and variance one, then a learned scale and shift."""
 
-    epsilon: float = 1e-5
+    epsilon: NotNegative = 1e-5
 
     def build(self, width: int) -> nn.Module:
         return nn.LayerNorm(width, eps=self.epsilon)
@@ -26,7 +26,7 @@ class LayerNorm(Norm):
 class RMSNorm(Norm):
     """Root mean square one, then a learned scale."""
 
-    epsilon: float = 1e-6
+    epsilon: NotNegative = 1e-6
 
     def build(self, width: int) -> nn.Module:
         return nn.RMSNorm(width, eps=self.epsilon)

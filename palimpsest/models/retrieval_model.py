@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, one_hot
 
-from ..errors import UserError
 from ..mixers.fast_weight import FastWeight
 from ..mixers.mixer import Mixer
 from ..mixers.recall import recall_of
-from ..spec import Spec
+from ..spec import Size, Spec
 from ..state import map_state
 from .block import Block, PreNorm
 from .initialisations import Initialisation, Scaled
@@ -42,7 +41,7 @@ class ProjectedPairs(RetrievalModel):
     """The model of the paper: keys are made of the pair, queries of the key alone, values are one-hot; one head."""
 
     memory: Mixer = FastWeight(heads=1)
-    key_width: int = 64
+    key_width: Size = 64
     embedding: float = 2.2  # numbers in a key's embedding, for each key
 
     def make(self, keys: int, values: int) -> "ProjectedNetwork":
@@ -94,13 +93,9 @@ class PairTokens(RetrievalModel):
     """Any block of ours: each pair is a token, the query is the last one, and its output says the value."""
 
     block: Block = PreNorm(FastWeight(), None)
-    width: int = 64
-    layers: int = 1
+    width: Size = 64
+    layers: Size = 1
     initialisation: Initialisation = Scaled()
-
-    def __post_init__(self):
-        if self.layers < 1:
-            raise UserError(f"a model has at least one layer; found {self.layers}")
 
     def make(self, keys: int, values: int) -> "TokenNetwork":
         return TokenNetwork(self, keys, values)

@@ -11,7 +11,7 @@ from ..batch import Batch, Source, places_of
 from ..errors import UserError
 from ..mixers.softmax_attention import SoftmaxAttention
 from ..mixers.source_attention import SoftmaxSource, SourceAttention
-from ..spec import Spec
+from ..spec import Size, Spec
 from ..state import State
 from .block import Block, BlockModule, PreNorm
 from .embeddings import Embedding, TokenEmbedding
@@ -25,9 +25,9 @@ from .norms import LayerNorm
 class TranslationModel(Spec):
     """Predicts each token of a translation from the source and all the tokens before it."""
 
-    width: int = 128
-    encoder_layers: int = 3
-    layers: int = 3  # of the decoder
+    width: Size = 128
+    encoder_layers: Size = 3
+    layers: Size = 3  # of the decoder
     encoder: SourceAttention = SoftmaxSource()  # how the source reads itself
     cross: SourceAttention = SoftmaxSource()  # how the translation reads the source
     block: Block = PreNorm(SoftmaxAttention(NoPositions()), norm=LayerNorm())  # its mixer is the decoder's alone
@@ -36,10 +36,7 @@ class TranslationModel(Spec):
     initialisation: Initialisation = Scaled()
 
     def __post_init__(self):
-        if min(self.layers, self.encoder_layers) < 1:
-            raise UserError(
-                f"encoder and decoder have at least one layer; found {self.encoder_layers} and {self.layers}"
-            )
+        super().__post_init__()
         if not (self.block.segment_invariant and self.block.remembers and self.embedding.positions.segment_invariant):
             raise UserError(
                 "a translation is learned in one piece and written token by token: choose a mixer and positions to "

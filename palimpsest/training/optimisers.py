@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..shards import by_kind, gathered, is_share, shared_like
-from ..spec import Spec
+from ..spec import Fraction, NotNegative, Positive, Spec
 from .adagrad import ClippedAdagrad
 from .muon import OrthogonalMomentum
 
@@ -83,11 +83,11 @@ class Stepper:
 class Adam(Optimiser):
     """Adam; weight decay, if any, is added to the gradient."""
 
-    rate: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
+    rate: NotNegative = 1e-3
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.Adam(groups, self.rate, (self.beta1, self.beta2), self.epsilon, fused=on_gpu(groups))
@@ -97,11 +97,11 @@ class Adam(Optimiser):
 class AdamW(Optimiser):
     """Adam whose weight decay acts on the matrices themselves."""
 
-    rate: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
+    rate: NotNegative = 1e-3
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.1
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(groups, self.rate, (self.beta1, self.beta2), self.epsilon, fused=on_gpu(groups))
@@ -111,9 +111,9 @@ class AdamW(Optimiser):
 class SGD(Optimiser):
     """Stochastic gradient descent with momentum."""
 
-    rate: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    rate: NotNegative = 0.1
+    momentum: NotNegative = 0.0
+    weight_decay: NotNegative = 0.0
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, self.rate, self.momentum, fused=on_gpu(groups))
@@ -123,12 +123,12 @@ class SGD(Optimiser):
 class Adagrad(Optimiser):
     """Adagrad; a clip shortens the step of each tensor on its own, and Run.clip is then better None."""
 
-    rate: float = 0.01
-    clip: float | None = None  # largest norm of a tensor's gradient that is stepped along at the whole rate
-    epsilon: float = 1e-10
-    rate_decay: float = 0.0
-    weight_decay: float = 0.0
-    initial: float = 0.0  # what the sums of squares begin with
+    rate: NotNegative = 0.01
+    clip: Positive | None = None  # largest norm of a tensor's gradient that is stepped along at the whole rate
+    epsilon: NotNegative = 1e-10
+    rate_decay: NotNegative = 0.0
+    weight_decay: NotNegative = 0.0
+    initial: NotNegative = 0.0  # what the sums of squares begin with
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return ClippedAdagrad(groups, self.rate, self.clip, self.epsilon, self.rate_decay, initial=self.initial)
@@ -138,13 +138,13 @@ class Adagrad(Optimiser):
 class Muon(Optimiser):
     """Orthogonalised momentum for the hidden matrices, AdamW for everything else."""
 
-    rate: float = 0.02  # of the hidden matrices
-    momentum: float = 0.95
-    adam_rate: float = 3e-3  # of embeddings, head, norms, biases
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
+    rate: NotNegative = 0.02  # of the hidden matrices
+    momentum: NotNegative = 0.95
+    adam_rate: NotNegative = 3e-3  # of embeddings, head, norms, biases
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    epsilon: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
 
     def build(self, model: nn.Module) -> Stepper:
         matrices = list(model.hidden_matrices())  # pyright: ignore[reportCallIssue]

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
-from ..spec import Spec
+from ..spec import Positive, Size, Spec
 
 SMALLEST = 2.0**-14  # a loss that needs to be scaled down farther than this is lost
 
@@ -57,15 +56,8 @@ class BFloat16(Precision):
 class Float16(Precision):
     """Products in float16, for older GPUs; the loss is scaled, and a step whose gradient overflows is left out."""
 
-    scale: float = 2.0**16  # to begin with
-    double_after: int | None = 2000  # steps without overflow; None: the scale stays, and an overflow ends the run
-
-    def __post_init__(self):
-        if self.scale <= 0 or (self.double_after is not None and self.double_after < 1):
-            raise UserError(
-                f"a loss is scaled by more than 0, and by twice as much after 1, 2, 3 … steps, or never with None; "
-                f"found {self.scale} and {self.double_after}"
-            )
+    scale: Positive = 2.0**16  # to begin with
+    double_after: Size | None = 2000  # steps without overflow; None: the scale stays, and an overflow ends the run
 
     def at_work(self, device: torch.device) -> AbstractContextManager[Any]:
         return torch.autocast(device.type, torch.float16)

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 
-from ..errors import UserError
-from ..spec import Spec
+from ..spec import Between, Count, NotNegative, Share, Spec
 
 Validations = Sequence[tuple[int, float]]  # how many updates had been made, and the nats that were found
 
@@ -31,7 +30,7 @@ class Schedule(Spec):
 class Constant(Schedule):
     """The whole rate, after the warm-up."""
 
-    warmup: int = 0
+    warmup: Count = 0
 
     def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         return 1.0
@@ -41,8 +40,8 @@ class Constant(Schedule):
 class Cosine(Schedule):
     """Half a cosine from the whole rate down to `floor`."""
 
-    warmup: int = 0
-    floor: float = 0.0
+    warmup: Count = 0
+    floor: Share = 0.0
 
     def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         return self.floor + (1 - self.floor) * (1 + cos(pi * self.progress(step, steps))) / 2
@@ -55,9 +54,9 @@ class LinearCooldown(Schedule):
     The cooldown is a share of the steps after the warm-up.
     """
 
-    warmup: int = 0
-    cooldown: float = 0.6
-    floor: float = 0.0
+    warmup: Count = 0
+    cooldown: NotNegative = 0.6
+    floor: Share = 0.0
 
     def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         left = 1 - self.progress(step, steps)
@@ -68,7 +67,7 @@ class LinearCooldown(Schedule):
 class InverseSquareRoot(Schedule):
     """The whole rate, then less: half of it after four times the steps of the warm-up."""
 
-    warmup: int = 0
+    warmup: Count = 0
 
     def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         return ((self.warmup + 1) / (step + 1)) ** 0.5
@@ -78,18 +77,11 @@ class InverseSquareRoot(Schedule):
 class Plateau(Schedule):
     """The whole rate, times `factor` whenever more than `patience` validations in a row have brought nothing."""
 
-    warmup: int = 0
-    factor: float = 0.5
-    patience: int = 0
-    floor: float = 0.0
+    warmup: Count = 0
+    factor: Between = 0.5
+    patience: Count = 0
+    floor: Share = 0.0
     threshold: float = 1e-4  # what has become better by a smaller share has not become better
-
-    def __post_init__(self):
-        if not 0 < self.factor < 1 or self.patience < 0:
-            raise UserError(
-                f"a plateau's factor lies between 0 and 1 and its patience is 0 or more; "
-                f"found {self.factor} and {self.patience}"
-            )
 
     def after_warmup(self, step: int, steps: int, validations: Validations) -> float:
         share = 1.0

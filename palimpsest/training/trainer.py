@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from ..batch import Batch
-from ..errors import Diverged, UserError
+from ..errors import Diverged
 from ..shards import local
-from ..spec import Spec
+from ..spec import Count, Positive, Size, Spec
 from ..state import State, leaves, move, refill
 from ..world import World
 from .averages import Average
@@ -42,32 +42,26 @@ ECHO = 5.0  # seconds: torchrun passes signals on, also those that its processes
 class Run(Spec):
     """How long to train, and what to write down on the way."""
 
-    steps: int = 1000
+    steps: Size = 1000
     seed: int = 1
     carry: bool = False  # hand each row's state on to the next segment, for an order whose rows continue
-    accumulation: int = 1  # pieces a process cuts its rows of a batch into; changes memory and time, not results
-    clip: float | None = 1.0  # largest norm of the gradient
+    accumulation: Size = 1  # pieces a process cuts its rows of a batch into; changes memory and time, not results
+    clip: Positive | None = 1.0  # largest norm of the gradient
     average: Average | None = None  # of the weights: what is validated and saved, while the newest are trained
     precision: Precision = Single()
     compile: Compilation | None = None  # by torch, before the first step
     replay: bool = False  # record a step as a CUDA graph, and replay it
-    log_every: int = 25
-    validate_every: int = 250
-    save_every: int = 250
-    keep: int = 2  # newest checkpoints kept, beside the best
-    sample: int = 500  # tokens that it writes at its end, for you to look at
+    log_every: Size = 25
+    validate_every: Size = 250
+    save_every: Size = 250
+    keep: Size = 2  # newest checkpoints kept, beside the best
+    sample: Count = 500  # tokens that it writes at its end, for you to look at
     device: str = "auto"
-    threads: int | None = None  # of the CPU; None leaves the choice to PyTorch
+    threads: Size | None = None  # of the CPU; None leaves the choice to PyTorch
     spread: Spread = Replicated()  # over the processes that torchrun starts; changes memory and time, not results
     tracking: Tracking | None = None
     start_from: Path | None = None  # another run, whose weights this one starts from
     keep_optimiser: bool = False  # … and whose optimiser too
-
-    def __post_init__(self):
-        if min(self.steps, self.accumulation, self.log_every, self.validate_every, self.save_every, self.keep) < 1:
-            raise UserError("steps, accumulation, log_every, validate_every, save_every and keep are at least 1")
-        if self.sample < 0:
-            raise UserError(f"a sample has 0 tokens or more; found {self.sample}")
 
     def refuse(self, model: nn.Module, world: World) -> None:
         """Say, before anything is written, what of this run cannot be."""

@@ -3,6 +3,7 @@
 from dataclasses import FrozenInstanceError, fields
 from importlib import import_module
 from pkgutil import walk_packages
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import palimpsest
+from palimpsest.attention.positions import LearnedRelative
 from palimpsest.errors import UserError
 from palimpsest.memory.feature_maps import DPFP, Favor, FeatureMap
 from palimpsest.memory.key_scales import KeyScale, SumToOne, UnitNorm
-from palimpsest.spec import Spec
+from palimpsest.memory.update_rules import FeatureGatedDelta, GatedDelta, GatedSum
+from palimpsest.spec import Spec, bounds_of
 
 for module in walk_packages(palimpsest.__path__, "palimpsest."):
     if not module.name.endswith("__main__"):
@@ -62,6 +65,58 @@ def test_a_name_that_is_like_no_other_gets_the_list(kind):
     with pytest.raises(UserError, match=r"^unknown [a-z ]+ 'qqq'\. There are: ") as refused:
         kind.named("qqq")
     assert all(part.__name__ in str(refused.value) for part in kind.variants())
+
+
+def numbers_of(part: type[Spec], kind: type) -> list[str]:
+    """The names of its fields that hold a number of this kind, and perhaps None."""
+    return [field.name for field in fields(part) if get_type_hints(part)[field.name] in (kind, kind | None)]
+
+
+def says(refused, name: str, found: float) -> bool:
+    """Whether a refusal names the field, by itself or in a sentence, and what was found."""
+    text, word = str(refused.value), name.replace("_", " ").removesuffix("s")
+    return word in text and str(found) in text
+
+
+@every_part
+def test_a_whole_number_is_at_least_one_or_its_type_says_that_it_may_be_nought(kind, part):
+    for name in set(numbers_of(part, int)) - {"seed"}:
+        nought = name in bounds_of(part) and bounds_of(part)[name].holds(0)
+        for count in (-1,) if nought else (-1, 0):
+            with pytest.raises(UserError) as refused:
+                part(**{name: count})
+            assert says(refused, name, count), f"{part.__name__}({name}={count}): {refused.value}"
+
+
+@every_part
+def test_a_number_that_its_type_excludes_is_refused_by_name(kind, part):
+    for name, bound in bounds_of(part).items():
+        for number in (-1, -0.5, 0, 1, 1.5, float("nan")):
+            if not bound.holds(number):
+                fault = rf"^{name.replace('_', ' ')} of {part.__name__} is .*; found {number}$"
+                with pytest.raises(UserError, match=fault):
+                    part(**{name: number})
+
+
+@every_part
+def test_dropout_leaves_something_and_an_epsilon_is_not_negative(kind, part):
+    nonsense = {"dropout": (-0.1, 1.0, 1.5), "epsilon": (-1e-5,), "floor": (-1e-5,)}
+    for name in nonsense.keys() & set(numbers_of(part, float)):
+        for number in nonsense[name]:
+            with pytest.raises(UserError, match=rf"^{name} .*; found {number}$"):
+                part(**{name: number})
+
+
+@pytest.mark.parametrize("part", [GatedSum, GatedDelta, FeatureGatedDelta])
+def test_a_memory_that_shall_forget_nothing_at_first_is_told_of_a_number_that_nearly_does_so(part):
+    with pytest.raises(UserError, match=r"keep of .* as 0\.999, .*; found 1\.0"):
+        part(keep=1.0)
+    part(keep=0.999).build(8, 2, 4)
+
+
+@pytest.mark.parametrize("clamp", [None, 1, 3, 5])
+def test_distances_beyond_the_clamp_share_a_vector(clamp):
+    assert LearnedRelative(reach=4, clamp=clamp).build(8, 2, 4).farthest == (3 if clamp is None else min(4, clamp) - 1)
 
 
 @every_feature_map

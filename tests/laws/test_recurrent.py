@@ -299,7 +299,7 @@ def test_a_state_that_is_not_as_wide_as_the_model_needs_an_out_projection(mixer:
 
 
 def test_a_fast_net_without_blocks_is_refused():
-    with pytest.raises(UserError, match="a fast net has at least one block; found a depth of 0"):
+    with pytest.raises(UserError, match="depth of DeltaMLP is at least 1; found 0"):
         DeltaMLP(depth=0)
 
 

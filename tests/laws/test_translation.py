@@ -361,10 +361,10 @@ def test_sampling_without_temperature_is_greedy_and_with_it_follows_the_distribu
     close(first.bincount(minlength=TOKENS) / 2000, expected, 0.1)
 
 
-@pytest.mark.parametrize("decoding", [Greedy(extra=-1), BeamSearch(growth=-1.0)], ids=repr)
-def test_a_length_below_nothing_is_refused(decoding):
+@pytest.mark.parametrize("decoding, length", [(Greedy, {"extra": -1}), (BeamSearch, {"growth": -1.0})])
+def test_a_length_below_nothing_is_refused(decoding, length):
     with pytest.raises(UserError, match="0 or more"):
-        decoding.translate(built(SEARCHED[0]), sources(2), END)
+        decoding(**length)
 
 
 def test_the_nats_of_a_split_do_not_depend_on_how_it_is_batched():
