@@ -28,6 +28,7 @@ class Corpus(Spec):
     documents: str | None = None  # what each document ends with, where a text is many that know nothing of each other
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.documents == "":
             raise UserError("documents cannot end with nothing: say what stands at the end of each, or leave it out")
 
