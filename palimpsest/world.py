@@ -192,8 +192,8 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=device).item()  # "meta" holds no numbers
+    except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"the device {name!r} cannot be used ({reason}); --device auto takes what is there") from error
     return device

@@ -25,6 +25,7 @@ from palimpsest.memory.feature_maps import DPFP
 from palimpsest.memory.update_rules import Sum
 from palimpsest.mixers.softmax_attention import SoftmaxAttention
 from palimpsest.training.optimisers import SGD
+from palimpsest.training.schedules import Plateau
 
 SMALL = "--steps 4 --batch 2 --segment 16 --width 24 --layers 1 --validate-every 4 --save-every 2 --threads 1"
 
@@ -239,6 +240,19 @@ def test_a_part_may_need_what_is_said_beside_it(capsys, tmp_path, monkeypatch):
         assert "ShuffledDocuments" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("end", ["---", "-x", "--rate=3", "-", "a=-b", "-a_b=c"])
+def test_a_value_that_is_tied_to_its_flag_may_begin_and_go_on_as_it_likes(end):
+    recipe = override(Recipe(), ["--feature-map=DPFP", f"--documents={end}", "--nu", "2"], "test")
+    assert recipe.data.corpus.documents == end
+    assert recipe.model.block.mixer.feature_map == DPFP(nu=2)
+
+
+@pytest.mark.parametrize("flags", ["--seed -5", "--seed=-5", "--threshold -.5", "--threshold=-.5", "--threshold=-5e-1"])
+def test_numbers_below_zero_are_values(flags):
+    recipe = override(Recipe(schedule=Plateau()), flags.split(), "test")
+    assert -5 in (recipe.run.seed, 10 * recipe.schedule.threshold)
+
+
 def test_the_fields_of_a_part_that_may_be_absent_can_be_changed():
     flags = "--inner 99 --tracking WandB --project mine --carry --order Contiguous --no-keep-optimiser --clip None"
     recipe = override(Recipe(), flags.split(), "test")
@@ -298,7 +312,14 @@ def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
         ("--mixer SoftmaxAttention --head-width 0", "head width of SoftmaxAttention is at least 1, or None; found 0"),
         ("--carry", "--order Contiguous"),
         ("--order ShuffledDocuments", "say what each of them ends with, --documents"),
+        ("--clip -1", "clip of Run is 0 or more, or None; found -1.0"),
+        ("--rate nan", "rate of Muon is 0 or more; found nan"),
+        ("--cooldown 20", "cooldown of LinearCooldown is from 0 to 1; found 20.0"),
+        ("--warmup -5", "warmup of LinearCooldown is 0 or more; found -5"),
+        ("--threads 0", "threads of Run is at least 1, or None; found 0"),
         ("--device warp", "the device 'warp' cannot be used"),
+        ("--device meta", "the device 'meta' cannot be used"),
+        ("--device hpu", "the device 'hpu' cannot be used"),
         ("--tracking WandB", "pip install 'palimpsest[wandb]'"),
         ("--batch 1000000", "--batch"),
     ],

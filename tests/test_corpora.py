@@ -258,6 +258,12 @@ def test_no_document_is_cut_between_splits(tmp_path_factory, lengths, valid, tes
     assert all(raw.endswith(b"\n\n") for raw in splits.values())
 
 
+@pytest.mark.parametrize("corpus", [one for one in Corpus.variants() if "documents" in one.__dataclass_fields__])
+def test_documents_that_end_with_nothing_are_refused_by_every_corpus(corpus):
+    with pytest.raises(UserError, match="documents cannot end with nothing"):
+        corpus(documents="")
+
+
 def test_json_lines_are_documents(tmp_path):
     path = tmp_path / "docs.jsonl"
     path.write_text("\n".join(json.dumps({"body": f"number {i}\nis é"}) for i in range(40)) + "\n\n", "utf-8")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palimpsest.data.codec import characters_begun
 from palimpsest.data.vocabulary import (
     Bytes,
     Characters,
@@ -39,6 +40,16 @@ def test_the_whole_text_comes_back(vocabulary, text):
     assert codec.decode(codec.encode(text)) == text
 
 
+@pytest.mark.parametrize("vocabulary", LOSSLESS)
+@relaxed
+@given(text=texts)
+def test_tokens_one_by_one_spell_all_bytes_and_characters_of_the_text(vocabulary, text):
+    codec = learned(vocabulary, text)
+    spelt = [codec.spelling([token]) for token in codec.encode(text)]
+    assert b"".join(spelt) == text.encode()
+    assert sum(map(characters_begun, spelt)) == len(text)
+
+
 @every_vocabulary
 @relaxed
 @given(text=texts)
@@ -58,6 +69,18 @@ def test_printing_token_by_token_gives_the_text(vocabulary, data):
     ids = data.draw(st.lists(st.integers(0, codec.size - 1), max_size=40))
     printer = codec.stream()
     assert "".join(printer(token) for token in ids) + printer.close() == codec.decode(ids)
+
+
+@every_vocabulary
+def test_what_is_printed_after_a_text_goes_on_where_it_ends(vocabulary):
+    codec = learned(vocabulary, "é")
+    text = codec.decode(codec.encode("To be, or né\n\nto be,\nthat is"))
+    ids = codec.encode(text).tolist()
+    for cut in range(len(text) + 1):
+        before, after = (codec.encode(part).tolist() for part in (text[:cut], text[cut:]))
+        if before + after == ids:  # otherwise it would be cut within a token
+            printer = codec.stream(before=text[:cut])
+            assert "".join(map(printer, after)) + printer.close() == text[cut:]
 
 
 def test_a_character_is_printed_once_it_is_whole():

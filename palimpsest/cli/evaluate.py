@@ -102,6 +102,7 @@ def divide(arguments: list[str]) -> tuple[list[str], Fields]:
     for piece in [piece for argument in arguments for piece in split_equals(argument)]:
         if is_flag(piece) and normal(piece) not in OWN:
             values = given.setdefault(normal(piece), [])
+            values += piece.split("=", 1)[1:]
         elif is_flag(piece) or values is None or not (own or NUMBER.fullmatch(piece)):  # the run may come last
             own.append(piece)
             values = None
@@ -135,7 +136,7 @@ def change(protocol: Spec, values: dict[str, str]) -> Spec:
     if isinstance(protocol, SlidingWindow) and "stride" not in values and values.get("context", "").isdigit():
         # a window that is shorter than the stride moves on by its own length
         values["stride"] = str(min(protocol.stride, int(values["context"])))
-    arguments = [piece for name, value in values.items() for piece in (spell(name), value) if piece]
+    arguments = [f"{spell(name)}={value}" if value else spell(name) for name, value in values.items()]
     return override(protocol, arguments, PROGRAM)
 
 

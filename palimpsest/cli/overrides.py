@@ -3,7 +3,7 @@
 A flag names a field by its path, `--model.block.mixer.heads`, or by as much of its end as is unambiguous, `--heads`.
 A field that holds a part takes the part's name (or `none`, where it may be absent). Parts are exchanged first,
 so that what follows can speak of the fields of the new ones; what both have in common is kept. tyro then reads
-all other values.
+all other values. One that begins with a hyphen and is no number is tied to its flag: `--documents=---`.
 """
 
 import re
@@ -22,6 +22,8 @@ from ..spec import Spec
 
 S = TypeVar("S", bound=Spec)
 Path = tuple[str, ...]
+
+NEGATIVE = re.compile(r"-\.?\d")  # how numbers below zero begin
 
 
 def override(spec: S, arguments: list[str], program: str) -> S:
@@ -77,7 +79,8 @@ def exchange_parts(spec: S, arguments: list[str]) -> tuple[S, list[str]]:
     """Exchange the parts that are named, the outer ones first; returns what is left of the arguments."""
     while True:
         parts = {dotted(path): path for path, kind, *_ in walk(spec) if kind is not None}
-        named = [(resolve(flag, parts), i) for i, flag in enumerate(arguments[:-1]) if is_flag(flag)]
+        untied = [(i, flag) for i, flag in enumerate(arguments[:-1]) if is_flag(flag) and "=" not in flag]
+        named = [(resolve(flag, parts), i) for i, flag in untied]
         found = sorted((len(path), path, i) for path, i in named if path is not None)
         if not found:
             return spec, arguments
@@ -158,8 +161,9 @@ def resolve(flag: str, known: dict[str, Path]) -> Path | None:
     return ends[0] if ends else None
 
 
-def expand(flag: str, known: dict[str, Path]) -> str:
-    """The whole path of a flag, as tyro knows it."""
+def expand(argument: str, known: dict[str, Path]) -> str:
+    """The whole path of a flag, as tyro knows it, with the value that is tied to it."""
+    flag, equals, value = argument.partition("=")
     if flag in ("-h", "--help"):
         return flag
     path = resolve(flag, known)
@@ -168,19 +172,21 @@ def expand(flag: str, known: dict[str, Path]) -> str:
         close = get_close_matches(flag.lstrip("-"), ends, n=1, cutoff=0.5)
         suggestion = f"did you mean --{close[0]}?" if close else "none of the recipe's fields is called so."
         raise UserError(f"unknown flag {flag}: {suggestion} `palimpsest train --help` lists them all")
-    return f"--{spelled(path)}"
+    return f"--{spelled(path)}{equals}{value}"
 
 
 def is_flag(argument: str) -> bool:
-    return argument.startswith("-") and not argument[1:2].isdigit() and argument != "-"
+    return argument.startswith("-") and not NEGATIVE.match(argument) and argument != "-"
 
 
 def split_equals(argument: str) -> list[str]:
-    return argument.split("=", 1) if argument.startswith("--") and "=" in argument else [argument]
+    """A flag and its value, which stay tied where the value would itself be taken for a flag: `--documents=---`."""
+    flag, equals, value = argument.partition("=")
+    return [flag, value] if flag.startswith("--") and equals and not is_flag(value) else [argument]
 
 
-def normal(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
+def normal(argument: str) -> str:
+    return argument.partition("=")[0].lstrip("-").replace("-", "_")
 
 
 def dotted(path: Path) -> str:

@@ -31,6 +31,7 @@ HELP = f"""usage: palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER
 
 Any field of the recipe can be changed by name, and any part exchanged. As much of the end of a name as is unambiguous
 will do: --steps 200 --rate 0.01 --update-rule Sum --feature-map DPFP --nu 2
+A value that begins with a hyphen is tied to its flag: --documents=---
 
 Parts, and what each can be exchanged for:"""
 

@@ -49,8 +49,13 @@ class Codec:
         printer = self.stream()
         return "".join([printer(int(token)) for token in ids]) + printer.close()
 
-    def stream(self) -> Printer:
+    def stream(self, before: str = "") -> Printer:
+        """For tokens that follow the text before, which is there already."""
         raise NotImplementedError
+
+    def spelling(self, ids: Iterable[int]) -> bytes:
+        """What the tokens stand for, byte by byte, even where that is less than a character."""
+        return self.decode(ids).encode()
 
     def to_json(self) -> dict[str, Any]:
         kept = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -66,6 +71,11 @@ def text_of(raw: bytes, offset: int = 0) -> str:
             f"the text is not UTF-8: byte 0x{raw[error.start]:02x} at offset {offset + error.start:,}. "
             "Convert it to UTF-8, or use --vocabulary Bytes"
         ) from None
+
+
+def characters_begun(raw: bytes) -> int:
+    """How many characters of UTF-8 have their first byte among these, so that each is in one piece of a text."""
+    return sum(byte & 0xC0 != 0x80 for byte in raw)
 
 
 def passages(raw: bytes, size: int = PASSAGE) -> Iterator[str]:
@@ -104,8 +114,11 @@ class PieceCodec(Codec):
     def size(self) -> int:
         return len(self.pieces)
 
-    def stream(self) -> Utf8Printer:
+    def stream(self, before: str = "") -> Utf8Printer:
         return Utf8Printer(self.pieces)
+
+    def spelling(self, ids: Iterable[int]) -> bytes:
+        return b"".join(self.pieces[token] for token in ids)
 
 
 @dataclass(frozen=True)
@@ -159,9 +172,9 @@ def code_points(text: str) -> np.ndarray:
 class WordPrinter:
     """Words of a line stand one space apart."""
 
-    def __init__(self, words: list[str]):
+    def __init__(self, words: list[str], before: str):
         self.words = words
-        self.space = ""
+        self.space = " " if before and not before[-1].isspace() else ""
 
     def __call__(self, token: int) -> str:
         word, space = self.words[token], self.space
@@ -198,8 +211,8 @@ class WordCodec(Codec):
         pieces = (self.encode(text).astype(smallest) for text in passages(raw))
         return np.concatenate([np.zeros(0, smallest), *pieces])
 
-    def stream(self) -> WordPrinter:
-        return WordPrinter(self.words)
+    def stream(self, before: str = "") -> WordPrinter:
+        return WordPrinter(self.words, before)
 
 
 @dataclass(frozen=True)

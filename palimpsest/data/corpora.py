@@ -27,6 +27,11 @@ WHAT_TO_GIVE = "Give a text file or a folder of text files"
 class Corpus(Spec):
     documents: str | None = None  # what each document ends with, where a text is many that know nothing of each other
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.documents == "":
+            raise UserError("documents cannot end with nothing: say what stands at the end of each, or leave it out")
+
     @property
     def name(self) -> str:
         raise NotImplementedError
@@ -66,8 +71,7 @@ class Text(Corpus):
     suffixes: ClassVar[set[str]] = TEXT_SUFFIXES
 
     def __post_init__(self) -> None:
-        if self.documents == "":
-            raise UserError("documents cannot end with nothing: say what stands at the end of each, or leave it out")
+        super().__post_init__()
         if not (0 <= self.valid < 1 and 0 <= self.test < 1 and self.valid + self.test < 1):
             raise UserError(
                 f"valid={self.valid} and test={self.test} leave nothing to train on or are no shares: "

@@ -326,7 +326,9 @@ def evaluate(
     tally = read_text(model, ids, protocol, world, tokens_at_once, documents)
     nats, tokens = float(tally.nats.sum()), int(tally.times.sum())
     if not tokens:
-        raise UserError("nothing in this text is foretold: each of its documents is a single token")
+        raise UserError(
+            f"none of the {len(ids):,} tokens is foretold by another: give a longer text, or longer documents"
+        )
     return Score(protocol, nats, tokens, characters, bytes, tally.by_context())
 
 

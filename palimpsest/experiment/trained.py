@@ -7,8 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
+from ..data.codec import characters_begun
 from ..data.corpora import Corpus
 from ..data.tokens import Split, Tokens, tokenise
 from ..data.vocabulary import Codec, codec_from_json
@@ -56,13 +58,16 @@ class Trained:
         return self.written(prompt, length, sampling, seed)
 
     def written(self, prompt: str, length: int, sampling: Sampling, seed: int) -> Iterator[str]:
-        ids = torch.from_numpy(self.codec.encode(prompt)).to(self.world.device)
-        window = None if self.recipe.model.block.remembers else self.recipe.data.segment
-        tokens = generate(self.model, ids, sampling, torch.Generator().manual_seed(seed), window=window)
-        printer = self.codec.stream()
-        for token in islice(tokens, length):
+        printer = self.codec.stream(before=prompt)
+        for token in islice(self.drawn(self.codec.encode(prompt), sampling, seed), length):
             yield printer(token)
         yield printer.close()
+
+    def drawn(self, ids: np.ndarray, sampling: Sampling, seed: int) -> Iterator[int]:
+        """Tokens that follow others, for ever."""
+        prompt = torch.from_numpy(ids).to(self.world.device)
+        window = None if self.recipe.model.block.remembers else self.recipe.data.segment
+        return generate(self.model, prompt, sampling, torch.Generator().manual_seed(seed), window=window)
 
     def tokens(self, corpus: Corpus | None = None) -> Tokens:
         """A corpus, by default the one trained on, in this model's vocabulary."""
@@ -75,10 +80,9 @@ class Trained:
         if split.documents is not None:  # nor was the first token of any document
             known = {place for where in unscored for place in where}
             unscored = [*unscored, *(range(one, one + 1) for one in split.documents[:-1].tolist() if one not in known)]
-        missed = [self.codec.decode(split.ids[where.start : where.stop]) for where in unscored]
-        characters = None if split.characters is None else split.characters - sum(map(len, missed))
-        size = split.bytes - sum(len(text.encode("utf-8", errors="surrogateescape")) for text in missed)
-        text = (split.ids, protocol, characters, size)
+        missed = b"".join(self.codec.spelling(split.ids[where.start : where.stop]) for where in unscored)
+        characters = None if split.characters is None else split.characters - characters_begun(missed)
+        text = (split.ids, protocol, characters, split.bytes - len(missed))
         return evaluate(self.model, *text, self.world, documents=split.documents)
 
     def tell(self, score: Score) -> str:
@@ -87,8 +91,9 @@ class Trained:
 
     def sample(self, tokens: Tokens, length: int) -> str:
         """What it writes, which begins as the text itself begins."""
-        prompt = self.codec.decode(tokens.splits["train"].ids[:1].tolist())
-        return prompt + self.generate(prompt, length, seed=self.recipe.run.seed)
+        first = tokens.splits["train"].ids[:1].astype(np.int64)  # of bytes, less than a character
+        drawn = self.drawn(first, Sampling(), self.recipe.run.seed)
+        return self.codec.decode([*first, *islice(drawn, length)])
 
     def inspect(self, text: str | None = None, length: int = 128) -> Inspection:
         """What each memory does with the first tokens of a text, by default of the validation split."""

@@ -235,8 +235,8 @@ class SentenceCodec(WordCodec):
             if line.endswith("\n"):
                 yield SENTENCE
 
-    def stream(self) -> SentencePrinter:
-        return SentencePrinter(self.words)
+    def stream(self, before: str = "") -> SentencePrinter:
+        return SentencePrinter(self.words, before)
 
 
 def sentences(path: Path, codec: SentenceCodec) -> list[np.ndarray]:

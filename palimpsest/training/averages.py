@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
 from ..shards import local
-from ..spec import Spec
+from ..spec import Fraction, Spec
 
 
 class Average(Spec):
@@ -25,11 +24,7 @@ class Average(Spec):
 class ExponentialAverage(Average):
     """Weights fade by the same share at each step; those before the first do not count."""
 
-    decay: float = 0.999  # what a step leaves of the average so far
-
-    def __post_init__(self):
-        if not 0 <= self.decay < 1:
-            raise UserError(f"the decay of an average is at least 0 and below 1; found {self.decay}")
+    decay: Fraction = 0.999  # what a step leaves of the average so far
 
     def share(self, step: int) -> float:
         return (1 - self.decay) / (1 - self.decay**step)  # corrected as Adam corrects its means

@@ -112,7 +112,7 @@ class SGD(Optimiser):
     """Stochastic gradient descent with momentum."""
 
     rate: NotNegative = 0.1
-    momentum: NotNegative = 0.0
+    momentum: Fraction = 0.0
     weight_decay: NotNegative = 0.0
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -139,7 +139,7 @@ class Muon(Optimiser):
     """Orthogonalised momentum for the hidden matrices, AdamW for everything else."""
 
     rate: NotNegative = 0.02  # of the hidden matrices
-    momentum: NotNegative = 0.95
+    momentum: Fraction = 0.95
     adam_rate: NotNegative = 3e-3  # of embeddings, head, norms, biases
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 
-from ..spec import Between, Count, NotNegative, Share, Spec
+from ..spec import Between, Count, Share, Spec
 
 Validations = Sequence[tuple[int, float]]  # how many updates had been made, and the nats that were found
 
@@ -55,7 +55,7 @@ class LinearCooldown(Schedule):
     """
 
     warmup: Count = 0
-    cooldown: NotNegative = 0.6
+    cooldown: Share = 0.6
     floor: Share = 0.0
 
     def after_warmup(self, step: int, steps: int, validations: Validations) -> float:

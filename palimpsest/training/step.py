@@ -41,13 +41,15 @@ class Step:
         carry: bool,
     ):
         self.model, self.passing, self.stepper, self.world = model, passing, stepper, world
-        self.precision, self.pieces, self.clip, self.carry = precision, pieces, clip or math.inf, carry
+        self.precision, self.pieces, self.carry = precision, pieces, carry
+        self.clip = math.inf if clip is None else clip
         self.penalties = hooks(model, "penalty")
 
     def __call__(self, batch: Batch, count: int, state: State | None) -> Outcome:
         return self.update(self.differentiate(batch, count, state))
 
     def differentiate(self, batch: Batch, count: int, state: State | None) -> Outcome:
+        count = max(1, count)  # where none counts, as in documents of one token each, the loss is nought
         self.stepper.zero_grad()
         total, states = torch.zeros((), dtype=torch.float64, device=batch.inputs.device), []
         for rows in pieces(len(batch.inputs), self.pieces):

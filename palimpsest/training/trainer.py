@@ -186,10 +186,11 @@ class Trainer:
     def report(self) -> None:
         self.log.tick(self.step)
         if self.is_due(self.run.log_every):
-            rate, seconds = self.share(self.step - 1), self.seconds
-            numbers = self.since.means() | self.speed.read(self.since.tokens / self.since.seconds)
-            self.log.write("train", self.step, tokens=self.tokens, **numbers, rate=rate, seconds=seconds)
-            self.since = Interval()
+            if self.since.tokens:  # of none there is no mean: the interval goes on to the next line
+                rate, seconds = self.share(self.step - 1), self.seconds
+                numbers = self.since.means() | self.speed.read(self.since.tokens / self.since.seconds)
+                self.log.write("train", self.step, tokens=self.tokens, **numbers, rate=rate, seconds=seconds)
+                self.since = Interval()
             if self.gauges:
                 self.log.write("gauges", self.step, **readings([gauge() for gauge in self.gauges]))
         if self.is_due(self.run.validate_every):

@@ -140,11 +140,6 @@ def test_with_another_memory_a_model_has_the_same_parameters_tied_and_frozen_as_
     assert [p.requires_grad for p in other.embedding.parameters()] == [False]
 
 
-def test_documents_of_a_token_each_have_no_score(ids):
-    with pytest.raises(UserError, match="each of its documents is a single token"):
-        evaluate(build(PreNorm()), ids, Segments(8), None, len(ids), documents=np.arange(len(ids) + 1))
-
-
 @pytest.mark.parametrize("protocol", ours, ids=repr)
 @pytest.mark.parametrize("length", [2, 3, 8, 9, 10, 46])
 def test_every_target_is_counted_once(protocol, length, ids, remembering):

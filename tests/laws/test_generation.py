@@ -6,12 +6,17 @@ import pytest
 import torch
 
 from palimpsest.attention.spans import SegmentCache
+from palimpsest.data.corpora import Text
+from palimpsest.data.tokens import tokenise
+from palimpsest.data.vocabulary import Bytes, Characters, PunctuatedWords, SubWords, Words
 from palimpsest.errors import UserError
 from palimpsest.evaluation.generation import Sampling, generate, keep_nucleus
+from palimpsest.experiment import Data, Recipe, Trained
 from palimpsest.mixers import SoftmaxAttention
 from palimpsest.models.block import PreNorm
 from palimpsest.models.language_model import LanguageModel
 from palimpsest.state import leaves
+from palimpsest.world import ALONE
 
 
 @pytest.fixture
@@ -63,6 +68,26 @@ def test_a_model_that_keeps_nothing_is_shown_the_last_tokens_again():
     generator = torch.Generator()
     tokens = generate(model, torch.tensor(text[:5]), Sampling(temperature=0), generator, window=window)
     assert list(islice(tokens, 20)) == text[5:]
+
+
+@pytest.mark.parametrize("vocabulary", [Bytes(), Characters(), SubWords(300), Words(), PunctuatedWords()], ids=repr)
+def test_what_is_written_is_the_text_when_what_is_drawn_is(vocabulary, tmp_path, monkeypatch):
+    text = "что за зверь\n" * 30
+    (tmp_path / "text.txt").write_text(text, "utf-8")
+    recipe = Recipe(data=Data(Text(tmp_path / "text.txt"), vocabulary))
+    tokens = tokenise(recipe.data.corpus, vocabulary, cache=tmp_path)
+    trained = Trained(tmp_path, "best", recipe, LanguageModel(8, 1).build(tokens.codec.size), tokens.codec, ALONE)
+    ids = tokens.codec.encode(text).tolist()
+
+    def knowing(model, prompt, *_, **__):
+        assert prompt.tolist() == ids[: len(prompt)]
+        return iter(ids[len(prompt) :])
+
+    monkeypatch.setattr("palimpsest.experiment.trained.generate", knowing)
+    assert trained.sample(tokens, len(ids)) == text
+    for prompt in ("что", "что ", "что за зверь\n"):
+        if tokens.codec.encode(prompt).tolist() == ids[: len(tokens.codec.encode(prompt))]:
+            assert prompt + trained.generate(prompt, len(ids)) == text
 
 
 def test_draws_follow_the_distribution():

@@ -118,7 +118,7 @@ def test_windows_follow_the_spans_that_are_in_place():
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
 def test_a_decay_that_is_none_is_refused(decay):
-    with pytest.raises(UserError, match="below 1"):
+    with pytest.raises(UserError, match="without 1"):
         ExponentialAverage(decay)
 
 

@@ -16,14 +16,17 @@ from palimpsest.batch import Batch
 from palimpsest.cli import recipes
 from palimpsest.data.corpora import Text
 from palimpsest.data.streams import ShuffledDocuments
+from palimpsest.data.tokens import tokenise
+from palimpsest.data.vocabulary import Bytes, Characters, SubWords
 from palimpsest.errors import UserError
 from palimpsest.evaluation.perplexity import CarriedState, Segments, evaluate
-from palimpsest.experiment import Data, Recipe, load, resume, train
+from palimpsest.experiment import Data, Recipe, Trained, load, resume, train
 from palimpsest.legacy.transformer_xl import CountdownSinusoidal
 from palimpsest.mixers import SoftmaxAttention
 from palimpsest.models.block import PreNorm
 from palimpsest.models.embeddings import TokenEmbedding
 from palimpsest.models.language_model import LanguageModel
+from palimpsest.world import ALONE
 
 BORDERS = np.array([0, 4, 5, 11, 13, 20])
 IDS = np.random.default_rng(0).integers(0, TOKENS, BORDERS[-1])
@@ -88,6 +91,23 @@ def test_a_packed_run_goes_on_as_if_it_had_never_stopped(tmp_path):
     assert score.bytes == valid.bytes - (len(valid.documents) - 1)  # the first character of each was not foretold
 
 
+@pytest.mark.parametrize("documents", [None, "\n\n"])
+@pytest.mark.parametrize("vocabulary", [Bytes(), Characters(), SubWords(300)], ids=repr)
+def test_bytes_and_characters_of_a_score_are_those_of_its_targets(vocabulary, documents, tmp_path):
+    (tmp_path / "text.txt").write_text("▁привет, мир\n\n😀 ok\n\n" * 40, "utf-8")
+    recipe = Recipe(
+        data=Data(Text(tmp_path / "text.txt", documents=documents), vocabulary), model=LanguageModel(width=8, layers=1)
+    )
+    tokens = tokenise(recipe.data.corpus, vocabulary, cache=tmp_path)
+    model, split = recipe.model.build(tokens.codec.size), tokens.splits["valid"]
+    score = Trained(tmp_path, "best", recipe, model, tokens.codec, ALONE).evaluate(split)
+    firsts = {0} if documents is None else {*split.documents.tolist()}
+    targets = [token for place, token in enumerate(split.ids.tolist()) if place not in firsts]
+    assert score.tokens == len(targets)
+    assert score.bytes == sum(len(tokens.codec.spelling([token])) for token in targets)
+    assert score.tokens == {"byte": score.bytes, "character": score.characters}.get(tokens.codec.unit, score.tokens)
+
+
 def test_what_cannot_be_packed_is_refused():
     text = Text(documents="\n\n")
     countdown = LanguageModel(embedding=TokenEmbedding(positions=CountdownSinusoidal()))
@@ -95,8 +115,6 @@ def test_what_cannot_be_packed_is_refused():
         Recipe(data=Data(corpus=text), model=countdown)
     with pytest.raises(UserError, match="say what each of them ends with"):
         Recipe(data=Data(order=ShuffledDocuments())).require()
-    with pytest.raises(UserError, match="documents cannot end with nothing"):
-        Text(documents="")
 
 
 def test_a_text_of_documents_too_short_to_foretell_anything_is_refused(tmp_path):
@@ -104,3 +122,5 @@ def test_a_text_of_documents_too_short_to_foretell_anything_is_refused(tmp_path)
     recipe = toy(Recipe(data=Data(corpus=Text(tmp_path / "text.txt", documents="a"))))
     with pytest.raises(UserError, match="no train split to speak of"):
         train(recipe, tmp_path / "run", quiet())
+    with pytest.raises(UserError, match="none of the 3 tokens is foretold by another"):
+        evaluate(built(MODELS[0]), IDS[:3], Segments(8), None, 3, documents=np.arange(4))

@@ -1,11 +1,12 @@
 """Laws of training: how the work is cut up, stopped and taken up again does not show in the numbers."""
 
+import math
 import random
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -330,6 +331,19 @@ def test_targets_that_do_not_count_change_neither_the_mean_nor_the_gradient(tmp_
     assert torch.allclose(model.weight, torch.tensor(1 - 0.001 * 3))
 
 
+def test_a_batch_in_which_no_target_counts_moves_nothing_and_is_no_part_of_any_mean(tmp_path):
+    model, inputs = Dials(), torch.arange(6.0).reshape(3, 2)
+    model.first.penalty = model.second.penalty = lambda: model.weight.sum() * 0
+    none = Batch(inputs, inputs, torch.zeros(3, 2, dtype=torch.bool))
+    trainer = trainer_of(model, none, tmp_path, steps=4, accumulation=2, clip=1.0)
+    counted = iter([none, Batch(inputs, inputs), none, none])
+    trainer.stream.next = lambda: (next(counted), False)
+    assert trainer.fit()
+    lines = [(one["step"], one["nats"], one["tokens"]) for one in metrics(tmp_path) if one["event"] == "train"]
+    assert lines == [(2, 2.5, 6)]
+    assert torch.allclose(model.weight, torch.tensor(1 - 0.001 * 1.0)), "one step of rate 0.001, clipped to a norm of 1"
+
+
 def test_extra_tokens_are_neither_counted_nor_trained_on_twice(recipe, tmp_path):
     recipe = replace(recipe, data=replace(recipe.data, order=Contiguous(extra=5)))
     lines = [record for record in metrics(train(recipe, tmp_path / "run", quiet())) if record["event"] == "train"]
@@ -457,6 +471,33 @@ def test_every_optimiser_goes_downhill_and_a_share_of_zero_stands_still(optimise
         assert after == before if share == 0 else after < before
 
 
+@every_optimiser
+def test_a_number_of_an_optimiser_that_would_not_lead_downhill_is_refused(optimiser):
+    for field in fields(optimiser):
+        for number in (-1.0, math.nan) if "rate" in field.name else (-1.0, 1.5, math.nan):
+            try:
+                chosen = optimiser(**{field.name: number})
+            except UserError:
+                continue
+            bowl = Bowl()
+            stepper, before = chosen.build(bowl), bowl().item()
+            for _ in range(20):
+                stepper.zero_grad()
+                bowl().backward()
+                stepper.step()
+            assert bowl().item() < before, f"{field.name} of {number}"
+
+
+@pytest.mark.parametrize("number", [-1, 20, math.nan])
+def test_a_clip_turns_no_gradient_round_and_is_refused_where_it_would(number, tmp_path):
+    model, inputs = Dials(), torch.ones(3, 2)
+    try:
+        trainer_of(model, Batch(inputs, inputs), tmp_path, clip=number).fit()
+    except UserError:
+        return
+    assert model.weight < 1
+
+
 def test_orthogonalised_matrices_move_all_directions_alike():
     matrices = torch.randn(3, 12, 5)
     values = torch.linalg.svdvals(orthogonalise(matrices))
@@ -484,6 +525,19 @@ def test_no_share_is_below_zero_or_above_one(schedule, warmup):
     schedule = schedule(warmup=warmup)
     for step in range(100):
         assert 0 <= schedule.share(step, 100, [found for found in validations if found[0] <= step]) <= 1
+
+
+@every_schedule
+def test_a_number_of_a_schedule_that_would_lead_out_of_zero_to_one_is_refused(schedule):
+    for field in fields(schedule):
+        for number in (-5, -1, 0, 1, 20, math.nan):
+            try:
+                chosen = schedule(**{field.name: number})
+            except UserError:
+                continue
+            shares = [chosen.share(step, 100) for step in range(100)]
+            assert all(0 <= share <= 1 for share in shares), f"{field.name} of {number}"
+            assert max(shares) > 0.1, f"{field.name} of {number}"
 
 
 def test_four_times_the_steps_have_half_the_rate():
