@@ -15,6 +15,7 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None
 
+LOCK = ".lock"  # the file in a folder that whoever works there holds
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, one's share of it, the largest file allowed
 
 
@@ -62,7 +63,7 @@ def flush(path: Path) -> None:
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """By one process at a time; a process that ends, however it ends, lets go."""
-    path = folder / ".lock"
+    path = folder / LOCK
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         # the second look: whoever had it may have removed it after we found it

@@ -15,7 +15,8 @@ and nothing is ever overwritten.
 
 import json
 import re
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
@@ -29,7 +30,7 @@ from torch import nn
 from ..data.streams import Stream
 from ..data.tokens import Tokens
 from ..errors import UserError
-from ..files import held, write_atomically
+from ..files import LOCK, held, write_atomically
 from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
@@ -54,13 +55,14 @@ def train(recipe: Recipe, folder: Path | None = None, console: Console | None = 
     tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, console.print))
     # before the folder: a recipe that cannot be built leaves nothing behind
     workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
-    folder = world.first(lambda: begin_folder(workshop, folder))
-    return proceed(workshop, folder, console)
+    with ExitStack() as hold:
+        folder = world.first(lambda: begin_folder(workshop, folder, hold))
+        return proceed(workshop, folder, console)
 
 
-def begin_folder(workshop: "Workshop", folder: Path | None) -> Path:
-    """A folder with all that a run begins with."""
-    folder = make_folder(folder, workshop.recipe.name)
+def begin_folder(workshop: "Workshop", folder: Path | None, hold: ExitStack) -> Path:
+    """A folder with all that a run begins with, held from before the first of it on."""
+    folder = hold.enter_context(new_folder(folder, workshop.recipe.name))
     write_json(folder / "vocabulary.json", workshop.tokens.codec.to_json())
     write_json(folder / "corpus.json", fingerprint(workshop.tokens))
     write_json(folder / "environment.json", workshop.describe())
@@ -81,7 +83,10 @@ def resume(folder: Path, console: Console | None = None) -> Path:
             f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
             f"to go on with it, or begin a new run with `palimpsest train --from {folder}`"
         )
-    return proceed(world.together(lambda: Workshop.open(recipe, tokens, world)), folder, console)
+    workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
+    with ExitStack() as hold:
+        world.first(lambda: hold.enter_context(held(folder)))
+        return proceed(workshop, folder, console)
 
 
 def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None) -> Path:
@@ -105,10 +110,13 @@ def voice(console: Console | None, world: World) -> Console:
 
 def clear_beginnings(folder: Path) -> None:
     """What a run leaves that was killed before it had written its recipe down: nothing of it is needed."""
-    found = [*folder.iterdir()] if folder.is_dir() else []
-    if all(BEGINNINGS.fullmatch(path.name) for path in found):
-        for path in found:
-            path.unlink()
+    if not folder.is_dir():
+        return
+    with held(folder):  # or another process may be writing them
+        found = contents(folder)
+        if all(BEGINNINGS.fullmatch(path.name) for path in found):
+            for path in found:
+                path.unlink()
 
 
 @dataclass(frozen=True)
@@ -144,11 +152,9 @@ class Workshop:
 
 
 def proceed(workshop: Workshop, folder: Path, console: Console) -> Path:
-    world = workshop.world
-    with ExitStack() as hold:
-        world.first(lambda: hold.enter_context(held(folder)))
-        if carry_out(workshop, folder, console):
-            conclude(workshop, folder, console)
+    """In a folder that is held."""
+    if carry_out(workshop, folder, console):
+        conclude(workshop, folder, console)
     return folder
 
 
@@ -247,23 +253,47 @@ def check_splits(recipe: Recipe, tokens: Tokens) -> None:
             )
 
 
-def make_folder(folder: Path | None, name: str) -> Path:
-    """A folder nobody used before."""
-    if folder is not None:
-        if folder.exists() and any(folder.iterdir()):
+@contextmanager
+def new_folder(folder: Path | None, name: str) -> Iterator[Path]:
+    """A folder nobody used before, and held, so that nobody else begins in it."""
+    folder = make_folder(folder, name)
+    with held(folder):
+        if contents(folder):
             raise UserError(
                 f"{folder} is not empty: go on with `palimpsest resume {folder}`, or choose another --folder"
             )
+        yield folder
+
+
+def make_folder(folder: Path | None, name: str) -> Path:
+    """The one that was asked for, or the next of this name."""
+    try:
+        if folder is None:
+            return next_folder(name)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+    except OSError as error:
+        raise UserError(
+            f"the folder {error.filename} cannot be made ({error.strerror}): choose another --folder"
+        ) from error
+
+
+def next_folder(name: str) -> Path:
+    """`runs/NAME-001`, or the first that is not there yet."""
     number = 1
     while True:
         candidate = Path("runs") / f"{name}-{number:03d}"
+        candidate.parent.mkdir(parents=True, exist_ok=True)  # what is in its way is in the way of every number
         try:
-            candidate.mkdir(parents=True)
+            candidate.mkdir()
             return candidate
         except FileExistsError:
             number += 1
+
+
+def contents(folder: Path) -> list[Path]:
+    """All but the mark of whoever is at work there, or was when it was killed."""
+    return [path for path in folder.iterdir() if path.name != LOCK]
 
 
 def fingerprint(tokens: Tokens) -> dict[str, dict[str, Any]]:
