@@ -49,6 +49,14 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
         partial.unlink(missing_ok=True)
 
 
+def append_line(path: Path, line: str) -> None:
+    """A line of its own, also after one that a kill cut off."""
+    with path.open("a+b") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        is_cut_off = file.read() not in (b"", b"\n")
+        file.write(b"\n" * is_cut_off + line.encode() + b"\n")
+
+
 def flush(path: Path) -> None:
     """Onto the disk: a file, or the names in a folder where the system has such a thing."""
     if path.is_dir() and os.name != "posix":
