@@ -68,6 +68,8 @@ class Run(Spec):
             raise UserError("steps, accumulation, log_every, validate_every, save_every and keep are at least 1")
         if self.sample < 0:
             raise UserError(f"a sample has 0 tokens or more; found {self.sample}")
+        if not -(2**63) <= self.seed < 2**64:
+            raise UserError(f"a seed is a whole number of 64 bits; found {self.seed}")
 
     def refuse(self, model: nn.Module, world: World) -> None:
         """Say, before anything is written, what of this run cannot be."""
@@ -146,7 +148,7 @@ class Trainer:
         start = time.perf_counter()
         # chance is a function of the seed and the step, so that a resumed run draws what it would have drawn
         seed = self.run.seed * 1_000_003 + self.step
-        torch.manual_seed(seed + self.world.rank * APART)  # what is dropped is another thing in each row
+        draw_from(seed + self.world.rank * APART)  # what is dropped is another thing in each row
         batch, continues = self.stream.next()
         state = self.state if continues else None
         count, mine = batch.count(), self.world.rows(len(batch.inputs))
@@ -154,7 +156,7 @@ class Trainer:
         self.stepper.set_share(self.share(self.step))
         outcome = self.take_step(batch.rows(mine).to(self.device), count, state)
         self.state = outcome.state
-        torch.manual_seed(seed)  # what the model draws anew is the same in all processes
+        draw_from(seed)  # what the model draws anew is the same in all processes
         with torch.no_grad():
             for follow in self.followers:
                 follow()
@@ -277,6 +279,11 @@ class Trainer:
             f"{self.checkpoints.find('latest').name}, is kept. A lower learning rate, a longer warm-up or a smaller "
             "clip may help"
         )
+
+
+def draw_from(seed: int) -> None:
+    """Of seeds of more than 64 bits, which torch does not take, the last 64; it reads negative ones like that too."""
+    torch.manual_seed(seed % 2**64)
 
 
 @dataclass

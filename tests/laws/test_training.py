@@ -207,6 +207,15 @@ def test_the_best_checkpoint_is_the_one_that_scored_lowest(recipe, tmp_path):
     assert load(run).checkpoint == f"step-{best['step']:08d}"
 
 
+@pytest.mark.parametrize("seed", [2**64 - 1, 1_795_134_095_123_456_789, -(2**63)])
+def test_a_seed_may_be_any_number_of_64_bits(recipe, tmp_path, seed):
+    run = train(replace(recipe, run=replace(recipe.run, seed=seed, steps=2)), tmp_path / "run", quiet())
+    assert metrics(run)[-1]["step"] == 2
+    for beyond in (2**64, -(2**63) - 1):
+        with pytest.raises(UserError, match="64 bits"):
+            replace(recipe.run, seed=beyond)
+
+
 def test_accumulation_is_invisible(recipe, tmp_path):
     recipe = replace(recipe, model=replace(recipe.model, block=PreNorm()), data=replace(recipe.data, batch=4))
     runs = [
