@@ -373,6 +373,14 @@ def test_of_two_runs_that_begin_in_one_folder_the_first_has_it(recipe, tmp_path,
     assert (run / "evaluation.json").exists()
 
 
+def test_brackets_in_a_name_are_said_as_they_are(recipe, tmp_path, told):
+    run = train(recipe, tmp_path / "[bold]q[/]c :smile:", told)
+    assert f"{run}: " in words(told)
+    (run / "checkpoints/step-00000006/training.pt").write_bytes(b"")
+    resume(run, told)
+    assert f"{run}/checkpoints/step-00000006 is damaged" in words(told)
+
+
 def test_a_folder_that_holds_only_the_mark_of_a_process_that_was_killed_is_empty(recipe, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.lock").touch()

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def train(recipe: Recipe, folder: Path | None = None, console: Console | None = 
     """Carry the recipe out in a new folder, alone or with the other processes of torchrun; returns the folder."""
     world = World.join(recipe.run.device, recipe.run.threads)
     console = voice(console, world)
-    tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, console.print))
+    tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, partial(say, console)))
     # before the folder: a recipe that cannot be built leaves nothing behind
     workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
     with ExitStack() as hold:
@@ -77,7 +78,7 @@ def resume(folder: Path, console: Console | None = None) -> Path:
     console = voice(console, world)
     if not (folder / "corpus.json").exists():
         raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {folder}")
-    tokens = world.in_turn(lambda: read_tokens(recipe, folder, console.print))
+    tokens = world.in_turn(lambda: read_tokens(recipe, folder, partial(say, console)))
     if read_json(folder / "corpus.json") != fingerprint(tokens):
         raise UserError(
             f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
@@ -240,7 +241,7 @@ def conclude(workshop: Workshop, folder: Path, console: Console) -> None:
 
 
 def say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)
+    console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)  # a name is said as it is
 
 
 def check_splits(recipe: Recipe, tokens: Tokens) -> None:
