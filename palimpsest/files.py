@@ -1,11 +1,13 @@
 """Files that are whole or not there at all, whenever the power fails and whoever reads or writes beside us."""
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from .errors import UserError
@@ -47,6 +49,15 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
         flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): bring a copy of it back") from error
+    except ValueError as error:  # UnicodeDecodeError is one too
+        raise UserError(f"{path} is not JSON ({error}): mend it, or bring a copy of it back") from error
 
 
 def append_line(path: Path, line: str) -> None:

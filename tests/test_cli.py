@@ -1,7 +1,9 @@
 """The command line, as a person meets it."""
 
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import signal
@@ -297,12 +299,45 @@ def test_a_mistake_gets_one_clear_line(capsys, tmp_path, monkeypatch, flags, wor
         (["train", "nowhere.txt"], "no"),
         (["evaluate", "nowhere"], "there is no run nowhere"),
         (["resume", "."], "is not a run: there is no recipe.json"),
+        (["resume", "file"], "file is not a run: there is no recipe.json"),
+        (["train", "--from", "file"], "file is not a run: there is no recipe.json"),
+        (["train", "--folder", "file"], "file cannot be made"),
+        (["train", "--name", "x" * 256], "cannot be made (File name too long)"),
+        (["train", "x" * 256 + ".txt"], "File name too long"),
         (["generate", "nowhere", "--prompt", "a", "--prompt-file", "b"], "not by both"),
     ],
 )
 def test_what_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text(TEXT)
     assert words in complaint(capsys, *arguments)
+    assert not [*tmp_path.glob("**/*.json")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("recipe.json", b'{"part', "recipe.json is not JSON"),
+        ("recipe.json", b"\xe9", "recipe.json is not JSON"),
+        ("corpus.json", b'{"train', "corpus.json is not JSON"),
+        ("vocabulary.json", b'{"codec', "vocabulary.json is not JSON"),
+        ("vocabulary.json", None, "vocabulary.json cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_file_of_a_run_that_is_cut_or_gone_is_named(run, capsys, tmp_path, name, content, words):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / name).unlink()
+    if content is not None:
+        (copy / name).write_bytes(content)
+    assert words in complaint(capsys, "resume", copy)
+
+
+def test_a_folder_that_may_only_be_read_is_one_line(run, capsys, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", f"{run}/.lock")
+
+    monkeypatch.setattr(os, "open", refused)
+    assert f"{run}/.lock: Permission denied; " in complaint(capsys, "resume", run)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A Recipe is a value, data × model × optimiser × schedule × run × evaluation: all there is to say about a run."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ..data.tokens import Split, Tokens
 from ..data.vocabulary import Characters, Vocabulary
 from ..errors import UserError
 from ..evaluation.perplexity import Protocol, Segments, evaluate
+from ..files import read_json
 from ..models.language_model import LanguageModel
 from ..serialise import from_json
 from ..spec import Spec, parts_of
@@ -115,9 +115,6 @@ class Recipe(Spec):
 
     @classmethod
     def read(cls, path: Path) -> "Recipe":
-        try:
-            return from_json(json.loads(path.read_text(encoding="utf-8")), cls, str(path))
-        except FileNotFoundError as error:
-            raise UserError(f"{path.parent} is not a run: there is no {path.name} in it") from error
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path} is not JSON: {error}") from error
+        if not path.exists():
+            raise UserError(f"{path.parent} is not a run: there is no {path.name} in it")
+        return from_json(read_json(path), cls, str(path))

@@ -31,7 +31,7 @@ from torch import nn
 from ..data.streams import Stream
 from ..data.tokens import Tokens
 from ..errors import UserError
-from ..files import LOCK, held, write_atomically
+from ..files import LOCK, held, read_json, write_atomically
 from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
@@ -42,7 +42,7 @@ from ..training.precision import Single
 from ..training.trainer import Trainer
 from ..world import World
 from .recipe import Recipe
-from .trained import load, read_json, read_tokens
+from .trained import load, read_tokens
 
 FIRST = "step-00000000"  # the checkpoint that is written before any step
 # all that can be there before recipe.json is, and what was being written among it

@@ -1,11 +1,10 @@
 """A trained model with its vocabulary: to score texts and to write them."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -16,6 +15,7 @@ from ..errors import UserError
 from ..evaluation.generation import Sampling, generate
 from ..evaluation.instruments import Inspection, read_instruments
 from ..evaluation.perplexity import Protocol, Score, evaluate
+from ..files import read_json
 from ..models.language_model import LanguageNetwork
 from ..spec import Spec
 from ..training.checkpoint import Checkpoints, load_mean, load_weights
@@ -122,7 +122,3 @@ def read_tokens(recipe: Recipe, run: Path | None, notice: Callable[[str], object
 
 def read_codec(folder: Path) -> Codec:
     return codec_from_json(read_json(folder / "vocabulary.json"))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeGuard
 from uuid import uuid4
 
 from ..errors import UserError
-from ..files import write_atomically
+from ..files import read_json, write_atomically
 from ..serialise import PART, from_json, to_json
 from ..spec import Spec
 
@@ -156,7 +156,7 @@ def identity(folder: Path) -> str:
     path = folder / "tracking.json"
     if not path.exists():
         write_atomically(path, json.dumps({"id": uuid4().hex[:12]}) + "\n")
-    return json.loads(path.read_text(encoding="utf-8"))["id"]
+    return read_json(path)["id"]
 
 
 def require(package: str) -> ModuleType:
