@@ -173,13 +173,34 @@ def test_resuming_a_finished_run_changes_nothing(run):
     assert (run / "metrics.jsonl").read_text() == before
 
 
-def test_a_run_is_not_resumed_on_another_text(run, capsys, tmp_path):
+def test_a_run_is_not_resumed_and_not_scored_on_another_text(run, capsys, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     recipe = json.loads((copy / "recipe.json").read_text())
     (tmp_path / "other.txt").write_text(TEXT[:-20])
     recipe["data"]["corpus"]["path"] = str(tmp_path / "other.txt")
     (copy / "recipe.json").write_text(json.dumps(recipe))
     assert "is not what it was" in complaint(capsys, "resume", copy)
+    for verb in ("evaluate", "inspect"):
+        assert "score another with --text FILE" in complaint(capsys, verb, copy)
+    say("evaluate", copy, "--text", tmp_path / "other.txt")
+
+
+def test_a_run_knows_its_text_wherever_one_stands(tmp_path, monkeypatch, capsys):
+    """Another of the same name is not taken for it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "elsewhere/a.txt").write_text(TEXT[::-1])
+    monkeypatch.chdir(tmp_path)
+    flags = f"--corpus Text --path a.txt --folder run --resume auto --sample 0 {SMALL}".split()
+    say("train", *flags)
+    assert Recipe.read(tmp_path / "run/recipe.json").data.corpus.path == tmp_path / "a.txt"
+    say("train", *flags)  # the same line is the same recipe
+    scored = json.loads((tmp_path / "run/evaluation.json").read_text())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    say("evaluate", "../run", "--json")
+    assert json.loads(capsys.readouterr().out)["nats_per_token"] == scored["nats_per_token"]
+    say("resume", "../run")
 
 
 def test_a_run_can_be_tuned_on_another_text(run, tmp_path, capsys):
@@ -304,12 +325,14 @@ def test_a_mistake_gets_one_clear_line(capsys, tmp_path, monkeypatch, flags, wor
         (["train", "--folder", "file"], "file cannot be made"),
         (["train", "--name", "x" * 256], "cannot be made (File name too long)"),
         (["train", "x" * 256 + ".txt"], "File name too long"),
+        (["train", "caf\udce9.txt"], r"caf\udce9.txt' is not UTF-8"),
         (["generate", "nowhere", "--prompt", "a", "--prompt-file", "b"], "not by both"),
     ],
 )
 def test_what_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text(TEXT)
+    for name in ("file", "caf\udce9.txt"):
+        (tmp_path / name).write_text(TEXT)
     assert words in complaint(capsys, *arguments)
     assert not [*tmp_path.glob("**/*.json")]
 
@@ -330,6 +353,7 @@ def test_a_file_of_a_run_that_is_cut_or_gone_is_named(run, capsys, tmp_path, nam
     if content is not None:
         (copy / name).write_bytes(content)
     assert words in complaint(capsys, "resume", copy)
+    assert words in complaint(capsys, "evaluate", copy)
 
 
 def test_a_folder_that_may_only_be_read_is_one_line(run, capsys, monkeypatch):

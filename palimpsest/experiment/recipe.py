@@ -1,7 +1,9 @@
 """A Recipe is a value, data × model × optimiser × schedule × run × evaluation: all there is to say about a run."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -113,8 +115,26 @@ class Recipe(Spec):
         text = (valid.ids, self.evaluation, None, valid.bytes)
         return {"nats": evaluate(model, *text, world, documents=valid.documents).nats_per_token}
 
+    def from_the_root(self) -> "Recipe":
+        """With paths that mean the same wherever it is read."""
+        return from_the_root(self)
+
     @classmethod
     def read(cls, path: Path) -> "Recipe":
         if not path.exists():
             raise UserError(f"{path.parent} is not a run: there is no {path.name} in it")
         return from_json(read_json(path), cls, str(path))
+
+
+def from_the_root(value: Any) -> Any:
+    """A part with its paths made absolute, and those of its parts; one that was not given stays so."""
+    if isinstance(value, Spec):
+        return replace(value, **{field.name: from_the_root(getattr(value, field.name)) for field in fields(value)})  # pyright: ignore[reportArgumentType]
+    if not isinstance(value, Path) or value == Path():
+        return value
+    path = Path(os.path.expanduser(value)).absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the name {str(path)!r} is not UTF-8, as recipe.json is: call it something else") from None
+    return path

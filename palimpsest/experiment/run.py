@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from torch import nn
 from ..data.streams import Stream
 from ..data.tokens import Tokens
 from ..errors import UserError
-from ..files import LOCK, held, read_json, write_atomically
+from ..files import LOCK, held, write_atomically
 from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
@@ -42,7 +41,7 @@ from ..training.precision import Single
 from ..training.trainer import Trainer
 from ..world import World
 from .recipe import Recipe
-from .trained import load, read_tokens
+from .trained import fingerprint, load, read_tokens, refuse_another
 
 FIRST = "step-00000000"  # the checkpoint that is written before any step
 # all that can be there before recipe.json is, and what was being written among it
@@ -51,6 +50,7 @@ BEGINNINGS = re.compile(r"(vocabulary|corpus|environment)\.json|\.\w+\.json\.[0-
 
 def train(recipe: Recipe, folder: Path | None = None, console: Console | None = None) -> Path:
     """Carry the recipe out in a new folder, alone or with the other processes of torchrun; returns the folder."""
+    recipe = recipe.from_the_root()
     world = World.join(recipe.run.device, recipe.run.threads)
     console = voice(console, world)
     tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, partial(say, console)))
@@ -79,11 +79,7 @@ def resume(folder: Path, console: Console | None = None) -> Path:
     if not (folder / "corpus.json").exists():
         raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {folder}")
     tokens = world.in_turn(lambda: read_tokens(recipe, folder, partial(say, console)))
-    if read_json(folder / "corpus.json") != fingerprint(tokens):
-        raise UserError(
-            f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
-            f"to go on with it, or begin a new run with `palimpsest train --from {folder}`"
-        )
+    refuse_another(tokens, recipe, folder, f"go on with it, or begin a new run with `palimpsest train --from {folder}`")
     workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
     with ExitStack() as hold:
         world.first(lambda: hold.enter_context(held(folder)))
@@ -96,7 +92,7 @@ def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None
     if not world.first((folder / "recipe.json").exists):
         world.first(lambda: clear_beginnings(folder))
         return train(recipe, folder, console)
-    theirs = Recipe.read(folder / "recipe.json")
+    theirs, recipe = Recipe.read(folder / "recipe.json").from_the_root(), recipe.from_the_root()
     if theirs != recipe:
         rows = differences([to_json(theirs), to_json(recipe)])
         list_of_them = "; ".join(f"{row.path} is {said(row, 0)} there and {said(row, 1)} here" for row in rows)
@@ -295,14 +291,6 @@ def next_folder(name: str) -> Path:
 def contents(folder: Path) -> list[Path]:
     """All but the mark of whoever is at work there, or was when it was killed."""
     return [path for path in folder.iterdir() if path.name != LOCK]
-
-
-def fingerprint(tokens: Tokens) -> dict[str, dict[str, Any]]:
-    """Enough to know the corpus again."""
-    return {
-        name: {"tokens": split.tokens, "sha256": sha256(split.ids.tobytes()).hexdigest()}
-        for name, split in tokens.splits.items()
-    }
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -61,7 +62,11 @@ class Trained:
 
     def tokens(self, corpus: Corpus | None = None) -> Tokens:
         """A corpus, by default the one trained on, in this model's vocabulary."""
-        return tokenise(corpus or self.recipe.data.corpus, self.recipe.data.vocabulary, codec=self.codec)
+        data = self.recipe.data
+        tokens = tokenise(corpus or data.corpus, data.vocabulary, codec=self.codec)
+        if corpus is None and (self.folder / "corpus.json").exists():  # what was imported was not trained here
+            refuse_another(tokens, self.recipe, self.folder, "score it, or score another with --text FILE")
+        return tokens
 
     def evaluate(self, split: Split, protocol: Protocol | None = None) -> Score:
         protocol = protocol or self.recipe.evaluation
@@ -118,6 +123,23 @@ def read_tokens(recipe: Recipe, run: Path | None, notice: Callable[[str], object
     """The recipe's corpus, in the vocabulary of a run if one is given, else in one learned from it."""
     codec = None if run is None else read_codec(run)
     return tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=codec, notice=notice)
+
+
+def refuse_another(tokens: Tokens, recipe: Recipe, folder: Path, purpose: str) -> None:
+    """A run's numbers are of the text it began with."""
+    if read_json(folder / "corpus.json") != fingerprint(tokens):
+        raise UserError(
+            f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
+            f"to {purpose}"
+        )
+
+
+def fingerprint(tokens: Tokens) -> dict[str, dict[str, Any]]:
+    """Enough to know the corpus again."""
+    return {
+        name: {"tokens": split.tokens, "sha256": sha256(split.ids.tobytes()).hexdigest()}
+        for name, split in tokens.splits.items()
+    }
 
 
 def read_codec(folder: Path) -> Codec:
