@@ -302,6 +302,9 @@ def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
         ("--heads 5", "cannot be shared by 5 heads"),
         ("--carry", "--order Contiguous"),
         ("--device warp", "the device 'warp' cannot be used"),
+        ("--optimiser AdamW --beta1 1.5", "there is no such AdamW (Invalid beta parameter at index 0: 1.5)"),
+        ("--optimiser SGD --momentum -1", "there is no such SGD (Invalid momentum value: -1.0)"),
+        ("--keep-optimiser", "say of which, --from RUN"),
         ("--tracking WandB", "pip install 'palimpsest[wandb]'"),
         ("--batch 1000000", "--batch"),
     ],
@@ -310,6 +313,21 @@ def test_a_mistake_gets_one_clear_line(capsys, tmp_path, monkeypatch, flags, wor
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert words in complaint(capsys, "train", *flags.split())
+    assert not [*tmp_path.iterdir()], "a recipe that cannot be begun leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--layers 2", "do not fit the recipe"),
+        ("--keep-optimiser --optimiser SGD", "was trained with Muon, and SGD remembers other things"),
+        ("--keep-optimiser --optimiser AdamW", "or add --optimiser Muon"),
+    ],
+)
+def test_a_run_that_cannot_start_from_another_leaves_nothing_behind(run, capsys, tmp_path, monkeypatch, flags, words):
+    monkeypatch.chdir(tmp_path)
+    assert words in complaint(capsys, "train", "--from", run, *flags.split())
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
 from ..shards import whole
-from ..training.checkpoint import Checkpoints
+from ..training.checkpoint import Checkpoints, load_training, load_weights
 from ..training.log import Log, Silence
 from ..training.precision import Single
 from ..training.trainer import Trainer
@@ -56,6 +56,7 @@ def train(recipe: Recipe, folder: Path | None = None, console: Console | None = 
     tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, partial(say, console)))
     # before the folder: a recipe that cannot be built leaves nothing behind
     workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
+    world.together(workshop.refuse_beginning)
     with ExitStack() as hold:
         folder = world.first(lambda: begin_folder(workshop, folder, hold))
         return proceed(workshop, folder, console)
@@ -133,8 +134,33 @@ class Workshop:
         recipe.data.check_shares(world.size)
         model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
         recipe.run.refuse(model, world)
+        recipe.optimiser.refuse(model)
         stream = recipe.data.stream(tokens.splits["train"], recipe.run.seed)
         return cls(recipe, tokens, world, model.to(world.device), stream)
+
+    def refuse_beginning(self) -> None:
+        """Say, before anything is written, why a new run could not take its first step."""
+        run = self.recipe.run
+        if run.tracking is not None and self.world.is_first:
+            run.tracking.require()
+        if run.start_from is not None:
+            source = start_of(run.start_from)
+            load_weights(self.model, source)
+            if run.keep_optimiser:
+                self.refuse_optimiser(run.start_from, source)
+        elif run.keep_optimiser:
+            raise UserError("--keep-optimiser takes the optimiser of another run: say of which, --from RUN")
+
+    def refuse_optimiser(self, other: Path, source: Path) -> None:
+        """Of another run, if this run's cannot go on from what it remembers."""
+        ours, theirs = (type(one.optimiser).__name__ for one in (self.recipe, Recipe.read(other / "recipe.json")))
+        if theirs != ours:
+            raise UserError(
+                f"{other} was trained with {theirs}, and {ours} remembers other things: leave --keep-optimiser out, "
+                f"or add --optimiser {theirs}"
+            )
+        if "optimiser" not in load_training(source, self.world):
+            raise UserError(f"{other} was not trained here and has no optimiser: leave --keep-optimiser out")
 
     @property
     def parameters(self) -> int:
@@ -207,9 +233,14 @@ def begin(trainer: Trainer, recipe: Recipe, console: Console) -> None:
     world.first(lambda: pass_over(checkpoints, damaged))
     trainer.log.cut_back(0)
     if recipe.run.start_from is not None:
-        source = Checkpoints(recipe.run.start_from / "checkpoints").find("best")
+        source = start_of(recipe.run.start_from)
         trainer.start_from(source)
         say(console, f"weights taken from {source}")
+
+
+def start_of(other: Path) -> Path:
+    """The checkpoint of another run that one starts from."""
+    return Checkpoints(other / "checkpoints").find("best")
 
 
 def pass_over(checkpoints: Checkpoints, damaged: list[Path]) -> None:

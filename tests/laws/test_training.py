@@ -411,6 +411,19 @@ def test_the_optimiser_comes_along_only_if_asked(recipe, tmp_path):
     assert steps[True] > 1
 
 
+@every_optimiser
+def test_an_optimiser_of_another_kind_or_none_is_refused_before_there_is_a_folder(recipe, tmp_path, optimiser):
+    source = train(replace(recipe, run=replace(recipe.run, steps=1)), tmp_path / "source", quiet())
+    tuned = replace(recipe, optimiser=optimiser(), run=replace(recipe.run, start_from=source, keep_optimiser=True))
+    checkpoints = Checkpoints(source / "checkpoints")
+    checkpoints.save(2, load(source).model, {})  # as of a model that was imported
+    (checkpoints.folder / "best.json").unlink()
+    same = optimiser is type(recipe.optimiser)
+    with pytest.raises(UserError, match="has no optimiser" if same else "remembers other things"):
+        train(tuned, tmp_path / "tuned", quiet())
+    assert not (tmp_path / "tuned").exists()
+
+
 def test_fine_tuning_goes_on_with_the_old_sums_at_the_new_rate(recipe, tmp_path):
     recipe = replace(recipe, optimiser=Adagrad(rate=0.07, clip=0.03), schedule=Constant())
     recipe = replace(recipe, run=replace(recipe.run, clip=None, steps=3))
