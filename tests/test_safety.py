@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,22 @@ def test_the_one_before_a_damaged_checkpoint_is_used_the_user_told_and_the_end_t
     assert all(torch.equal(last[name], weight) for name, weight in weights(run).items())
     assert (run / "checkpoints/best.json").read_text() == mark
     assert not [*(run / "checkpoints").glob("*.damaged")], "it went when a whole one had been written"
+
+
+def test_a_damaged_best_checkpoint_does_not_keep_a_run_from_its_end(recipe, tmp_path, monkeypatch, told):
+    worse = count(1.0)
+    monkeypatch.setattr(Recipe, "validate", lambda *_: {"nats": next(worse)})
+    run = train(recipe, tmp_path / "run", quiet())
+    assert load(run).checkpoint == "step-00000003"
+    (run / "checkpoints/step-00000003/model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"step-00000003 is damaged: .*; the newest is had with --checkpoint latest"):
+        load(run)
+    assert load(run, "latest").checkpoint == "step-00000006"
+    resume(run, told)
+    assert "step-00000003 is damaged" in words(told)
+    assert "it was the best, for which step-00000006 now stands" in words(told)
+    assert load(run).checkpoint == "step-00000006"
+    assert json.loads((run / "evaluation.json").read_text())["checkpoint"] == "step-00000006"
 
 
 def test_a_damaged_checkpoint_does_not_push_a_whole_one_out(recipe, tmp_path):

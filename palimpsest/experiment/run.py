@@ -35,7 +35,7 @@ from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
 from ..shards import whole
-from ..training.checkpoint import Checkpoints, load_training, load_weights
+from ..training.checkpoint import Checkpoints, check, load_training, load_weights
 from ..training.log import Log, Silence
 from ..training.precision import Single
 from ..training.trainer import Trainer
@@ -249,9 +249,20 @@ def pass_over(checkpoints: Checkpoints, damaged: list[Path]) -> None:
         checkpoints.set_aside(checkpoint)
 
 
+def pass_over_best(checkpoints: Checkpoints, console: Console) -> None:
+    """If it is damaged: the newest, from which the run has come this far, is then the best there is."""
+    best = checkpoints.find("best")
+    try:
+        check(best, "model.safetensors")
+    except UserError as damage:
+        checkpoints.set_aside(best)
+        say(console, f"{damage}; it was the best, for which {checkpoints.find('latest').name} now stands")
+
+
 def conclude(workshop: Workshop, folder: Path, console: Console) -> None:
     """Evaluate exactly, all together; the first samples and writes the report."""
     tokens, world = workshop.tokens, workshop.world
+    world.first(lambda: pass_over_best(Checkpoints(folder / "checkpoints"), console))
     trained = replace(load(folder, device=str(world.device)), world=world)
     score = trained.evaluate(tokens.splits["valid"])
     if not world.is_first:

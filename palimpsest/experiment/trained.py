@@ -109,11 +109,17 @@ def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> 
     codec = read_codec(folder)
     world = World.enter(device)
     model = recipe.model.build(codec.size)
-    paths = Checkpoints(folder / "checkpoints").find_all(checkpoint)
-    if len(paths) == 1:
-        load_weights(model, paths[0])
-    else:
-        load_mean(model, paths)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    paths = checkpoints.find_all(checkpoint)
+    try:
+        if len(paths) == 1:
+            load_weights(model, paths[0])
+        else:
+            load_mean(model, paths)
+    except UserError as damage:
+        if checkpoint != "best" or paths == [checkpoints.find("latest")]:
+            raise
+        raise UserError(f"{damage}; the newest is had with --checkpoint latest") from damage
     name = paths[-1].name if len(paths) == 1 else f"the mean of {paths[0].name} to {paths[-1].name}"
     kind = next(kind for kind in (*Trained.__subclasses__(), Trained) if isinstance(recipe, kind.of))
     return kind(folder, name, recipe, model.to(world.device).eval(), codec, world)
