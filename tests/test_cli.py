@@ -446,6 +446,18 @@ def test_a_recipe_in_a_users_own_file_with_a_part_of_its_own_is_trained_and_foun
     assert "nats per token" in again.stdout, again.stderr
 
 
+@pytest.mark.parametrize("name", ["json.py", "os.py", "my-recipe.v2.py"])
+def test_a_recipe_may_be_called_anything(tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text(RECIPE_OF_A_USER)
+    done = palimpsest("train", f"mine/{name}", "--folder", "run", *SMALL.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = palimpsest("evaluate", "run", cwd=tmp_path)
+    assert "nats per token" in again.stdout, again.stderr
+    (tmp_path / "mine" / name).unlink()
+    assert "bring that file back" in palimpsest("evaluate", "run", cwd=tmp_path).stderr
+
+
 # ------------------------------------------------------------------------------------------------------ for programs
 
 FEW = "--every 5 --steps 10 --sequences 2 --batch 4 --processes 1 --device cpu --keys 3 --seed 1"
