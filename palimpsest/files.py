@@ -1,11 +1,13 @@
 """Files that are whole or not there at all, whenever the power fails and whoever reads or writes beside us."""
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from .errors import UserError
@@ -15,6 +17,7 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None
 
+LOCK = ".lock"  # the file in a folder that whoever works there holds
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, one's share of it, the largest file allowed
 
 
@@ -51,6 +54,23 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
         partial.unlink(missing_ok=True)
 
 
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): bring a copy of it back") from error
+    except ValueError as error:  # UnicodeDecodeError is one too
+        raise UserError(f"{path} is not JSON ({error}): mend it, or bring a copy of it back") from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """A line of its own, also after one that a kill cut off."""
+    with path.open("a+b") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        is_cut_off = file.read() not in (b"", b"\n")
+        file.write(b"\n" * is_cut_off + line.encode() + b"\n")
+
+
 def flush(path: Path) -> None:
     """Onto the disk: a file, or the names in a folder where the system has such a thing."""
     if path.is_dir() and os.name != "posix":
@@ -65,7 +85,7 @@ def flush(path: Path) -> None:
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """By one process at a time; a process that ends, however it ends, lets go."""
-    path = folder / ".lock"
+    path = folder / LOCK
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         # the second look: whoever had it may have removed it after we found it

@@ -2,11 +2,15 @@
 
 The name of the class is looked up among the subclasses of the field's type when it is needed, so that parts
 defined later, or by a user, are found. A part from outside this package, or from its legacy room, is named with its
-module, which is imported if need be: `{"part": "my_parts:Gaussian"}`.
+module, which is imported if need be: `{"part": "my_parts:Gaussian"}`; or with its file, if no module can be called
+what that is called: `{"part": "/home/me/json.py:Gaussian"}`.
 """
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from cattrs import ClassValidationError, Converter, transform_error
@@ -91,10 +95,40 @@ def find_part(name: str, kind: type[S]) -> type[S]:
 
 
 def import_part(module: str, name: str) -> None:
+    if module.endswith(".py"):
+        bring, remedy = import_file, "bring that file back"
+    else:
+        bring, remedy = import_module, "start from the folder that holds it, or add that folder to PYTHONPATH"
     try:
-        import_module(module)
-    except ImportError as error:
+        bring(module)
+    except (ImportError, FileNotFoundError) as error:
         raise UserError(
-            f"the part {name!r} lives in the module {module!r}, which cannot be imported ({error}): "
-            f"start from the folder that holds it, or add that folder to PYTHONPATH"
+            f"the part {name!r} lives in {module!r}, which cannot be imported ({error}): {remedy}"
         ) from error
+
+
+def import_file(file: str | Path) -> ModuleType:
+    """By its name, if Python finds it so; by its place, if another is called so (`json.py`), or nothing can be."""
+    path = Path(file).resolve()
+    if found_by_name(path):
+        return import_module(path.stem)
+    name = str(path)
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is not Python")
+        sys.modules[name] = module_from_spec(spec)  # before it is carried out: dataclasses look there for their types
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def found_by_name(path: Path) -> bool:
+    try:
+        spec = None if "." in path.stem else find_spec(path.stem)
+    except ValueError:  # of a module that came from nowhere, such as __main__
+        return False
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path

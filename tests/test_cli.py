@@ -1,7 +1,9 @@
 """The command line, as a person meets it."""
 
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import signal
@@ -172,13 +174,34 @@ def test_resuming_a_finished_run_changes_nothing(run):
     assert (run / "metrics.jsonl").read_text() == before
 
 
-def test_a_run_is_not_resumed_on_another_text(run, capsys, tmp_path):
+def test_a_run_is_not_resumed_and_not_scored_on_another_text(run, capsys, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     recipe = json.loads((copy / "recipe.json").read_text())
     (tmp_path / "other.txt").write_text(TEXT[:-20])
     recipe["data"]["corpus"]["path"] = str(tmp_path / "other.txt")
     (copy / "recipe.json").write_text(json.dumps(recipe))
     assert "is not what it was" in complaint(capsys, "resume", copy)
+    for verb in ("evaluate", "inspect"):
+        assert "score another with --text FILE" in complaint(capsys, verb, copy)
+    say("evaluate", copy, "--text", tmp_path / "other.txt")
+
+
+def test_a_run_knows_its_text_wherever_one_stands(tmp_path, monkeypatch, capsys):
+    """Another of the same name is not taken for it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "elsewhere/a.txt").write_text(TEXT[::-1])
+    monkeypatch.chdir(tmp_path)
+    flags = f"--corpus Text --path a.txt --folder run --resume auto --sample 0 {SMALL}".split()
+    say("train", *flags)
+    assert Recipe.read(tmp_path / "run/recipe.json").data.corpus.path == tmp_path / "a.txt"
+    say("train", *flags)  # the same line is the same recipe
+    scored = json.loads((tmp_path / "run/evaluation.json").read_text())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    say("evaluate", "../run", "--json")
+    assert json.loads(capsys.readouterr().out)["nats_per_token"] == scored["nats_per_token"]
+    say("resume", "../run")
 
 
 def test_a_run_can_be_tuned_on_another_text(run, tmp_path, capsys):
@@ -320,6 +343,9 @@ def test_outer_parts_are_exchanged_before_inner_ones_whatever_the_order():
         ("--device warp", "the device 'warp' cannot be used"),
         ("--device meta", "the device 'meta' cannot be used"),
         ("--device hpu", "the device 'hpu' cannot be used"),
+        ("--optimiser AdamW --beta1 1.5", "beta1 of AdamW is from 0 up to and without 1; found 1.5"),
+        ("--optimiser SGD --momentum -1", "momentum of SGD is from 0 up to and without 1; found -1.0"),
+        ("--keep-optimiser", "say of which, --from RUN"),
         ("--tracking WandB", "pip install 'palimpsest[wandb]'"),
         ("--batch 1000000", "--batch"),
     ],
@@ -328,6 +354,21 @@ def test_a_mistake_gets_one_clear_line(capsys, tmp_path, monkeypatch, flags, wor
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert words in complaint(capsys, "train", *flags.split())
+    assert not [*tmp_path.iterdir()], "a recipe that cannot be begun leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--layers 2", "do not fit the recipe"),
+        ("--keep-optimiser --optimiser SGD", "was trained with Muon, and SGD remembers other things"),
+        ("--keep-optimiser --optimiser AdamW", "or add --optimiser Muon"),
+    ],
+)
+def test_a_run_that_cannot_start_from_another_leaves_nothing_behind(run, capsys, tmp_path, monkeypatch, flags, words):
+    monkeypatch.chdir(tmp_path)
+    assert words in complaint(capsys, "train", "--from", run, *flags.split())
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(
@@ -338,13 +379,49 @@ def test_a_mistake_gets_one_clear_line(capsys, tmp_path, monkeypatch, flags, wor
         (["train", "nowhere.txt"], "no"),
         (["evaluate", "nowhere"], "there is no run nowhere"),
         (["resume", "."], "is not a run: there is no recipe.json"),
+        (["resume", "file"], "file is not a run: there is no recipe.json"),
+        (["train", "--from", "file"], "file is not a run: there is no recipe.json"),
+        (["train", "--folder", "file"], "file cannot be made"),
+        (["train", "--name", "x" * 256], "cannot be made (File name too long)"),
+        (["train", "x" * 256 + ".txt"], "File name too long"),
+        (["train", "caf\udce9.txt"], r"caf\udce9.txt' is not UTF-8"),
         (["generate", "nowhere", "--prompt", "a", "--prompt-file", "b"], "not by both"),
         (["generate", "nowhere", "--temperature", "nan"], "0 or more; found nan"),
     ],
 )
 def test_what_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
+    for name in ("file", "caf\udce9.txt"):
+        (tmp_path / name).write_text(TEXT)
     assert words in complaint(capsys, *arguments)
+    assert not [*tmp_path.glob("**/*.json")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("recipe.json", b'{"part', "recipe.json is not JSON"),
+        ("recipe.json", b"\xe9", "recipe.json is not JSON"),
+        ("corpus.json", b'{"train', "corpus.json is not JSON"),
+        ("vocabulary.json", b'{"codec', "vocabulary.json is not JSON"),
+        ("vocabulary.json", None, "vocabulary.json cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_file_of_a_run_that_is_cut_or_gone_is_named(run, capsys, tmp_path, name, content, words):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / name).unlink()
+    if content is not None:
+        (copy / name).write_bytes(content)
+    assert words in complaint(capsys, "resume", copy)
+    assert words in complaint(capsys, "evaluate", copy)
+
+
+def test_a_folder_that_may_only_be_read_is_one_line(run, capsys, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", f"{run}/.lock")
+
+    monkeypatch.setattr(os, "open", refused)
+    assert f"{run}/.lock: Permission denied; " in complaint(capsys, "resume", run)
 
 
 @pytest.mark.parametrize(
@@ -409,6 +486,18 @@ def test_a_recipe_in_a_users_own_file_with_a_part_of_its_own_is_trained_and_foun
     command = [sys.executable, "-P", "-m", "palimpsest", "evaluate", "runs/mine-001"]
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "nats per token" in again.stdout, again.stderr
+
+
+@pytest.mark.parametrize("name", ["json.py", "os.py", "my-recipe.v2.py"])
+def test_a_recipe_may_be_called_anything(tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text(RECIPE_OF_A_USER)
+    done = palimpsest("train", f"mine/{name}", "--folder", "run", *SMALL.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = palimpsest("evaluate", "run", cwd=tmp_path)
+    assert "nats per token" in again.stdout, again.stderr
+    (tmp_path / "mine" / name).unlink()
+    assert "bring that file back" in palimpsest("evaluate", "run", cwd=tmp_path).stderr
 
 
 # ------------------------------------------------------------------------------------------------------ for programs

@@ -151,6 +151,20 @@ def test_a_sweep_can_be_cut_into_pieces(tmp_path, capsys):
         assert "already" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        ("results.jsonl", f"test --keys 3 --seed 1 {QUICK}"),
+        ("recall.jsonl", "recall --width 8 --heads 2 --layers 1 --tokens 12 --length 16 --pairs 2 --batch 2 --steps 2"),
+    ],
+)
+def test_a_result_after_one_that_was_cut_off_is_a_line_of_its_own(tmp_path, name, action):
+    (tmp_path / name).write_text('{"name": "cut o')
+    say(*action.split(), "--folder", tmp_path)
+    assert len(read_results(tmp_path, name)) == 1
+    assert len((tmp_path / name).read_text().splitlines()) == 2
+
+
 def test_recall_is_drawn_against_bytes(tmp_path, capsys):
     flags = "--width 8 16 --heads 2 --layers 1 --tokens 12 --length 16 --pairs 2 --batch 2 --sequences 4 --device cpu"
     say("recall", *flags.split(), "--steps", 2, "--folder", tmp_path)

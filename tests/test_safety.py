@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from palimpsest.data.streams import Contiguous
 from palimpsest.errors import UserError
 from palimpsest.experiment import Recipe, load, resume, train
 from palimpsest.experiment.run import train_or_resume
-from palimpsest.files import told_if_full, write_atomically
+from palimpsest.files import held, told_if_full, write_atomically
 from palimpsest.memory.update_rules import GatedDelta
 from palimpsest.serialise import to_json
 from palimpsest.training.checkpoint import MANIFEST, Checkpoints, is_whole, load_training, load_weights
@@ -138,6 +139,22 @@ def test_the_one_before_a_damaged_checkpoint_is_used_the_user_told_and_the_end_t
     assert all(torch.equal(last[name], weight) for name, weight in weights(run).items())
     assert (run / "checkpoints/best.json").read_text() == mark
     assert not [*(run / "checkpoints").glob("*.damaged")], "it went when a whole one had been written"
+
+
+def test_a_damaged_best_checkpoint_does_not_keep_a_run_from_its_end(recipe, tmp_path, monkeypatch, told):
+    worse = count(1.0)
+    monkeypatch.setattr(Recipe, "validate", lambda *_: {"nats": next(worse)})
+    run = train(recipe, tmp_path / "run", quiet())
+    assert load(run).checkpoint == "step-00000003"
+    (run / "checkpoints/step-00000003/model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"step-00000003 is damaged: .*; the newest is had with --checkpoint latest"):
+        load(run)
+    assert load(run, "latest").checkpoint == "step-00000006"
+    resume(run, told)
+    assert "step-00000003 is damaged" in words(told)
+    assert "it was the best, for which step-00000006 now stands" in words(told)
+    assert load(run).checkpoint == "step-00000006"
+    assert json.loads((run / "evaluation.json").read_text())["checkpoint"] == "step-00000006"
 
 
 def test_a_damaged_checkpoint_does_not_push_a_whole_one_out(recipe, tmp_path):
@@ -343,6 +360,60 @@ def test_a_run_killed_before_its_recipe_was_written_begins_again_in_its_folder(r
     train_or_resume(recipe, run, quiet())
     assert (run / "evaluation.json").exists()
     assert not [*run.glob(".corpus*")]
+
+
+def test_a_run_that_another_process_begins_is_left_to_it(recipe, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "vocabulary.json").write_text("{}")
+    with held(run), pytest.raises(UserError, match="another process is at work"):
+        train_or_resume(recipe, run, quiet())
+    assert (run / "vocabulary.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("again", [train, train_or_resume])
+def test_of_two_runs_that_begin_in_one_folder_the_first_has_it(recipe, tmp_path, monkeypatch, again):
+    run, refusals = tmp_path / "run", []
+    other = replace(recipe, run=replace(recipe.run, seed=2))
+
+    def interrupted(path, data):
+        if path.parent == run and path.name != "recipe.json" and len(refusals) < 3:
+            with pytest.raises(UserError, match="another process is at work") as refused:
+                again(other, run, quiet())
+            refusals.append(refused.value)
+        write_atomically(path, json.dumps(data))
+
+    monkeypatch.setattr("palimpsest.experiment.run.write_json", interrupted)
+    train(recipe, run, quiet())
+    assert len(refusals) == 3
+    assert Recipe.read(run / "recipe.json") == recipe
+    assert (run / "evaluation.json").exists()
+
+
+def test_brackets_in_a_name_are_said_as_they_are(recipe, tmp_path, told):
+    run = train(recipe, tmp_path / "[bold]q[/]c :smile:", told)
+    assert f"{run}: " in words(told)
+    (run / "checkpoints/step-00000006/training.pt").write_bytes(b"")
+    resume(run, told)
+    assert f"{run}/checkpoints/step-00000006 is damaged" in words(told)
+
+
+def test_a_folder_that_holds_only_the_mark_of_a_process_that_was_killed_is_empty(recipe, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").touch()
+    assert (train(recipe, tmp_path / "run", quiet()) / "evaluation.json").exists()
+
+
+def test_runs_that_can_have_no_folder_are_refused_in_one_line(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    for folder in ("file", "link", "file/run", "x" * 256):
+        with pytest.raises(UserError, match=r"cannot be made .*: choose another --folder"):
+            train(recipe, Path(folder), quiet())
+    (tmp_path / "runs").symlink_to("nowhere")
+    with pytest.raises(UserError, match="runs cannot be made"):
+        train(recipe, None, quiet())
 
 
 @pytest.mark.parametrize("name", ["novel.txt", "corpus.jsonl", "my-vocabulary.json"])

@@ -7,6 +7,7 @@ work · 2 what was asked for cannot be had · 130 interrupted where there was no
 import os
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 from ..errors import Diverged, UserError, unknown
 from ..launch import speaks
@@ -63,11 +64,20 @@ def main(arguments: list[str] | None = None) -> None:
         if verb not in VERBS:
             raise unknown("verb", verb, list(VERBS))
         import_module(f"{__name__}.{verb}").main(rest)
-    except (UserError, Diverged) as error:
-        if speaks():
-            print(f"palimpsest: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UserError) else 1)
+    except UserError as error:
+        leave(2, str(error))
+    except Diverged as error:
+        leave(1, str(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()
+    except OSError as error:  # a disk or folder that may only be read, a name that is too long, a loop of links
+        where = "" if error.filename is None else f"{error.filename}: "
+        leave(2, f"{where}{error.strerror or error}; see that it is there and can be read and written, or name another")
+
+
+def leave(code: int, line: str) -> NoReturn:
+    if speaks():
+        print(f"palimpsest: {line}", file=sys.stderr)
+    sys.exit(code)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -69,8 +70,9 @@ def prepare(options: Prepare) -> None:
     folder = kind.prepared()
     already = folder.is_dir() and not options.force
     if not already:
+        notice = partial(console.print, markup=False, emoji=False, soft_wrap=True)
         with bar(kind.shelf, console) as progress:
-            standard.prepare(kind, options.source, lambda line: console.print(line, soft_wrap=True), progress)
+            standard.prepare(kind, options.source, notice, progress)
     if options.json:
         print_json({kind.shelf: describe(kind)})
     elif already:
@@ -82,7 +84,7 @@ def prepare(options: Prepare) -> None:
 @contextmanager
 def bar(name: str, console: Console) -> Iterator[Callable[[int, int | None], object]]:
     """Shown once there is something to show."""
-    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn(name, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     progress = Progress(*columns, console=console, transient=True)
     task = progress.add_task(name, total=None)
 

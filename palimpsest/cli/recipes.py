@@ -9,7 +9,7 @@ from pathlib import Path
 from .. import recipes
 from ..errors import UserError, unknown
 from ..experiment import Recipe
-from ..serialise import to_json
+from ..serialise import import_file, to_json
 from .sources import recipe_names as names
 
 DEFAULT = "tiny-shakespeare"
@@ -41,7 +41,7 @@ def find_recipe(name: str) -> Recipe:
 
 def from_python(path: Path) -> Recipe:
     sys.path.insert(0, str(path.parent.resolve()))  # so that its parts can be imported by name
-    recipe = getattr(import_module(path.stem), "recipe", None)
+    recipe = getattr(import_file(path), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise UserError(f"{path} defines no Recipe called `recipe`")
     return recipe

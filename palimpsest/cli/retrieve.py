@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..experiment.recollection import Recollection
 from ..experiment.retrieval import Outcome, Retrieval
 from ..experiment.sweep import cores, sweep
+from ..files import append_line
 from ..legacy.retrieval import LINES, CommandLine
 from ..report.retrieval import RECALL, agreement, compare, read_results, write_logs, write_retrieval
 from ..serialise import to_json
@@ -214,8 +215,7 @@ def recall(arguments: list[str]) -> None:
         if wanted[-1] in known:
             continue
         found = {"label": label, **asked.measure(device)}
-        with (own.where.folder / RECALL).open("a") as file:
-            file.write(json.dumps(found) + "\n")
+        append_line(own.where.folder / RECALL, json.dumps(found))
         say(f"{label}, width {width}: {found['bytes']:,} bytes, accuracy {found['accuracy']:.3f}")
     files = show(replace(own.where, csv=False))
     if own.where.json:

@@ -1,14 +1,13 @@
 """palimpsest train [RECIPE | TEXT] [--from RUN] [--folder FOLDER] [--resume auto] [--dry-run] [--json]
 [--FIELD VALUE …]"""
 
-import json
 from pathlib import Path
 
 from ..errors import UserError
 from ..experiment import Recipe, train
 from ..experiment.estimate import estimate
 from ..experiment.run import train_or_resume
-from ..files import told_if_full
+from ..files import read_json, told_if_full
 from ..launch import speaks
 from ..serialise import to_json
 from .answers import print_json
@@ -76,7 +75,7 @@ def tell(folder: Path, as_json: bool) -> None:
         print(folder)
         return
     path = folder / "evaluation.json"
-    evaluation = json.loads(path.read_text("utf-8")) if path.exists() else None
+    evaluation = read_json(path) if path.exists() else None
     print_json({"run": folder, "finished": evaluation is not None, "evaluation": evaluation})
 
 

@@ -1,8 +1,9 @@
 """A Recipe is a value, data × model × optimiser × schedule × run × evaluation: all there is to say about a run."""
 
-import json
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from ..data.tokens import Split, Tokens
 from ..data.vocabulary import Characters, Vocabulary
 from ..errors import UserError
 from ..evaluation.perplexity import Protocol, Segments, evaluate
+from ..files import read_json
 from ..models.language_model import LanguageModel
 from ..serialise import from_json
 from ..spec import Size, Spec, parts_of
@@ -113,11 +115,26 @@ class Recipe(Spec):
         text = (valid.ids, self.evaluation, None, valid.bytes)
         return {"nats": evaluate(model, *text, world, documents=valid.documents).nats_per_token}
 
+    def from_the_root(self) -> "Recipe":
+        """With paths that mean the same wherever it is read."""
+        return from_the_root(self)
+
     @classmethod
     def read(cls, path: Path) -> "Recipe":
-        try:
-            return from_json(json.loads(path.read_text(encoding="utf-8")), cls, str(path))
-        except FileNotFoundError as error:
-            raise UserError(f"{path.parent} is not a run: there is no {path.name} in it") from error
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path} is not JSON: {error}") from error
+        if not path.exists():
+            raise UserError(f"{path.parent} is not a run: there is no {path.name} in it")
+        return from_json(read_json(path), cls, str(path))
+
+
+def from_the_root(value: Any) -> Any:
+    """A part with its paths made absolute, and those of its parts; one that was not given stays so."""
+    if isinstance(value, Spec):
+        return replace(value, **{field.name: from_the_root(getattr(value, field.name)) for field in fields(value)})  # pyright: ignore[reportArgumentType]
+    if not isinstance(value, Path) or value == Path():
+        return value
+    path = Path(os.path.expanduser(value)).absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the name {str(path)!r} is not UTF-8, as recipe.json is: call it something else") from None
+    return path

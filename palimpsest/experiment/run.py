@@ -15,10 +15,11 @@ and nothing is ever overwritten.
 
 import json
 import re
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,18 @@ from torch import nn
 from ..data.streams import Stream
 from ..data.tokens import Tokens
 from ..errors import UserError
-from ..files import held, write_atomically
+from ..files import LOCK, held, write_atomically
 from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
 from ..shards import whole
-from ..training.checkpoint import Checkpoints
+from ..training.checkpoint import Checkpoints, check, load_training, load_weights
 from ..training.log import Log, Silence
 from ..training.precision import Single
 from ..training.trainer import Trainer
 from ..world import World
 from .recipe import Recipe
-from .trained import load, read_json, read_tokens
+from .trained import fingerprint, load, read_tokens, refuse_another
 
 FIRST = "step-00000000"  # the checkpoint that is written before any step
 # all that can be there before recipe.json is, and what was being written among it
@@ -49,18 +50,21 @@ BEGINNINGS = re.compile(r"(vocabulary|corpus|environment)\.json|\.\w+\.json\.[0-
 
 def train(recipe: Recipe, folder: Path | None = None, console: Console | None = None) -> Path:
     """Carry the recipe out in a new folder, alone or with the other processes of torchrun; returns the folder."""
+    recipe = recipe.from_the_root()
     world = World.join(recipe.run.device, recipe.run.threads)
     console = voice(console, world)
-    tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, console.print))
+    tokens = world.in_turn(lambda: read_tokens(recipe, recipe.run.start_from, partial(say, console)))
     # before the folder: a recipe that cannot be built leaves nothing behind
     workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
-    folder = world.first(lambda: begin_folder(workshop, folder))
-    return proceed(workshop, folder, console)
+    world.together(workshop.refuse_beginning)
+    with ExitStack() as hold:
+        folder = world.first(lambda: begin_folder(workshop, folder, hold))
+        return proceed(workshop, folder, console)
 
 
-def begin_folder(workshop: "Workshop", folder: Path | None) -> Path:
-    """A folder with all that a run begins with."""
-    folder = make_folder(folder, workshop.recipe.name)
+def begin_folder(workshop: "Workshop", folder: Path | None, hold: ExitStack) -> Path:
+    """A folder with all that a run begins with, held from before the first of it on."""
+    folder = hold.enter_context(new_folder(folder, workshop.recipe.name))
     write_json(folder / "vocabulary.json", workshop.tokens.codec.to_json())
     write_json(folder / "corpus.json", fingerprint(workshop.tokens))
     write_json(folder / "environment.json", workshop.describe())
@@ -75,13 +79,12 @@ def resume(folder: Path, console: Console | None = None) -> Path:
     console = voice(console, world)
     if not (folder / "corpus.json").exists():
         raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {folder}")
-    tokens = world.in_turn(lambda: read_tokens(recipe, folder, console.print))
-    if read_json(folder / "corpus.json") != fingerprint(tokens):
-        raise UserError(
-            f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
-            f"to go on with it, or begin a new run with `palimpsest train --from {folder}`"
-        )
-    return proceed(world.together(lambda: Workshop.open(recipe, tokens, world)), folder, console)
+    tokens = world.in_turn(lambda: read_tokens(recipe, folder, partial(say, console)))
+    refuse_another(tokens, recipe, folder, f"go on with it, or begin a new run with `palimpsest train --from {folder}`")
+    workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
+    with ExitStack() as hold:
+        world.first(lambda: hold.enter_context(held(folder)))
+        return proceed(workshop, folder, console)
 
 
 def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None) -> Path:
@@ -90,7 +93,7 @@ def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None
     if not world.first((folder / "recipe.json").exists):
         world.first(lambda: clear_beginnings(folder))
         return train(recipe, folder, console)
-    theirs = Recipe.read(folder / "recipe.json")
+    theirs, recipe = Recipe.read(folder / "recipe.json").from_the_root(), recipe.from_the_root()
     if theirs != recipe:
         rows = differences([to_json(theirs), to_json(recipe)])
         list_of_them = "; ".join(f"{row.path} is {said(row, 0)} there and {said(row, 1)} here" for row in rows)
@@ -105,10 +108,13 @@ def voice(console: Console | None, world: World) -> Console:
 
 def clear_beginnings(folder: Path) -> None:
     """What a run leaves that was killed before it had written its recipe down: nothing of it is needed."""
-    found = [*folder.iterdir()] if folder.is_dir() else []
-    if all(BEGINNINGS.fullmatch(path.name) for path in found):
-        for path in found:
-            path.unlink()
+    if not folder.is_dir():
+        return
+    with held(folder):  # or another process may be writing them
+        found = contents(folder)
+        if all(BEGINNINGS.fullmatch(path.name) for path in found):
+            for path in found:
+                path.unlink()
 
 
 @dataclass(frozen=True)
@@ -128,8 +134,33 @@ class Workshop:
         recipe.data.check_shares(world.size)
         model = recipe.model.build(tokens.codec.size, torch.Generator().manual_seed(recipe.run.seed))
         recipe.run.refuse(model, world)
+        recipe.optimiser.refuse(model)
         stream = recipe.data.stream(tokens.splits["train"], recipe.run.seed)
         return cls(recipe, tokens, world, model.to(world.device), stream)
+
+    def refuse_beginning(self) -> None:
+        """Say, before anything is written, why a new run could not take its first step."""
+        run = self.recipe.run
+        if run.tracking is not None and self.world.is_first:
+            run.tracking.require()
+        if run.start_from is not None:
+            source = start_of(run.start_from)
+            load_weights(self.model, source)
+            if run.keep_optimiser:
+                self.refuse_optimiser(run.start_from, source)
+        elif run.keep_optimiser:
+            raise UserError("--keep-optimiser takes the optimiser of another run: say of which, --from RUN")
+
+    def refuse_optimiser(self, other: Path, source: Path) -> None:
+        """Of another run, if this run's cannot go on from what it remembers."""
+        ours, theirs = (type(one.optimiser).__name__ for one in (self.recipe, Recipe.read(other / "recipe.json")))
+        if theirs != ours:
+            raise UserError(
+                f"{other} was trained with {theirs}, and {ours} remembers other things: leave --keep-optimiser out, "
+                f"or add --optimiser {theirs}"
+            )
+        if "optimiser" not in load_training(source, self.world):
+            raise UserError(f"{other} was not trained here and has no optimiser: leave --keep-optimiser out")
 
     @property
     def parameters(self) -> int:
@@ -144,11 +175,9 @@ class Workshop:
 
 
 def proceed(workshop: Workshop, folder: Path, console: Console) -> Path:
-    world = workshop.world
-    with ExitStack() as hold:
-        world.first(lambda: hold.enter_context(held(folder)))
-        if carry_out(workshop, folder, console):
-            conclude(workshop, folder, console)
+    """In a folder that is held."""
+    if carry_out(workshop, folder, console):
+        conclude(workshop, folder, console)
     return folder
 
 
@@ -204,9 +233,14 @@ def begin(trainer: Trainer, recipe: Recipe, console: Console) -> None:
     world.first(lambda: pass_over(checkpoints, damaged))
     trainer.log.cut_back(0)
     if recipe.run.start_from is not None:
-        source = Checkpoints(recipe.run.start_from / "checkpoints").find("best")
+        source = start_of(recipe.run.start_from)
         trainer.start_from(source)
         say(console, f"weights taken from {source}")
+
+
+def start_of(other: Path) -> Path:
+    """The checkpoint of another run that one starts from."""
+    return Checkpoints(other / "checkpoints").find("best")
 
 
 def pass_over(checkpoints: Checkpoints, damaged: list[Path]) -> None:
@@ -215,9 +249,20 @@ def pass_over(checkpoints: Checkpoints, damaged: list[Path]) -> None:
         checkpoints.set_aside(checkpoint)
 
 
+def pass_over_best(checkpoints: Checkpoints, console: Console) -> None:
+    """If it is damaged: the newest, from which the run has come this far, is then the best there is."""
+    best = checkpoints.find("best")
+    try:
+        check(best, "model.safetensors")
+    except UserError as damage:
+        checkpoints.set_aside(best)
+        say(console, f"{damage}; it was the best, for which {checkpoints.find('latest').name} now stands")
+
+
 def conclude(workshop: Workshop, folder: Path, console: Console) -> None:
     """Evaluate exactly, all together; the first samples and writes the report."""
     tokens, world = workshop.tokens, workshop.world
+    world.first(lambda: pass_over_best(Checkpoints(folder / "checkpoints"), console))
     trained = replace(load(folder, device=str(world.device)), world=world)
     score = trained.evaluate(tokens.splits["valid"])
     if not world.is_first:
@@ -234,7 +279,7 @@ def conclude(workshop: Workshop, folder: Path, console: Console) -> None:
 
 
 def say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)
+    console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)  # a name is said as it is
 
 
 def check_splits(recipe: Recipe, tokens: Tokens) -> None:
@@ -247,31 +292,47 @@ def check_splits(recipe: Recipe, tokens: Tokens) -> None:
             )
 
 
-def make_folder(folder: Path | None, name: str) -> Path:
-    """A folder nobody used before."""
-    if folder is not None:
-        if folder.exists() and any(folder.iterdir()):
+@contextmanager
+def new_folder(folder: Path | None, name: str) -> Iterator[Path]:
+    """A folder nobody used before, and held, so that nobody else begins in it."""
+    folder = make_folder(folder, name)
+    with held(folder):
+        if contents(folder):
             raise UserError(
                 f"{folder} is not empty: go on with `palimpsest resume {folder}`, or choose another --folder"
             )
+        yield folder
+
+
+def make_folder(folder: Path | None, name: str) -> Path:
+    """The one that was asked for, or the next of this name."""
+    try:
+        if folder is None:
+            return next_folder(name)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+    except OSError as error:
+        raise UserError(
+            f"the folder {error.filename} cannot be made ({error.strerror}): choose another --folder"
+        ) from error
+
+
+def next_folder(name: str) -> Path:
+    """`runs/NAME-001`, or the first that is not there yet."""
     number = 1
     while True:
         candidate = Path("runs") / f"{name}-{number:03d}"
+        candidate.parent.mkdir(parents=True, exist_ok=True)  # what is in its way is in the way of every number
         try:
-            candidate.mkdir(parents=True)
+            candidate.mkdir()
             return candidate
         except FileExistsError:
             number += 1
 
 
-def fingerprint(tokens: Tokens) -> dict[str, dict[str, Any]]:
-    """Enough to know the corpus again."""
-    return {
-        name: {"tokens": split.tokens, "sha256": sha256(split.ids.tobytes()).hexdigest()}
-        for name, split in tokens.splits.items()
-    }
+def contents(folder: Path) -> list[Path]:
+    """All but the mark of whoever is at work there, or was when it was killed."""
+    return [path for path in folder.iterdir() if path.name != LOCK]
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from ..data.retrieval import Period, Source
 from ..errors import UserError
+from ..files import append_line
 from ..report.retrieval import RESULTS, read_results
 from .retrieval import Outcome, Run, Shelf, load_unfinished, measure, place_of, read_unfinished, save_unfinished
 
@@ -43,8 +44,7 @@ def sweep(
         say(f"{len(outcomes) - len(waiting)} of {len(outcomes)} runs are already in {folder / RESULTS}")
 
     def finish(outcome: Outcome) -> None:
-        with (folder / RESULTS).open("a") as file:
-            file.write(json.dumps(outcome.to_json()) + "\n")
+        append_line(folder / RESULTS, json.dumps(outcome.to_json()))
         place_of(folder, outcome).unlink(missing_ok=True)
         say(outcome.line())
 

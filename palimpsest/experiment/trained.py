@@ -1,8 +1,8 @@
 """A trained model with its vocabulary: to score texts and to write them."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..evaluation.generation import Sampling, generate
 from ..evaluation.instruments import Inspection, read_instruments
 from ..evaluation.perplexity import Protocol, Score, evaluate
+from ..files import read_json
 from ..models.language_model import LanguageNetwork
 from ..spec import Spec
 from ..training.checkpoint import Checkpoints, load_mean, load_weights
@@ -71,7 +72,11 @@ class Trained:
 
     def tokens(self, corpus: Corpus | None = None) -> Tokens:
         """A corpus, by default the one trained on, in this model's vocabulary."""
-        return tokenise(corpus or self.recipe.data.corpus, self.recipe.data.vocabulary, codec=self.codec)
+        data = self.recipe.data
+        tokens = tokenise(corpus or data.corpus, data.vocabulary, codec=self.codec)
+        if corpus is None and (self.folder / "corpus.json").exists():  # what was imported was not trained here
+            refuse_another(tokens, self.recipe, self.folder, "score it, or score another with --text FILE")
+        return tokens
 
     def evaluate(self, split: Split, protocol: Protocol | None = None) -> Score:
         protocol = protocol or self.recipe.evaluation
@@ -114,11 +119,17 @@ def load(folder: str | Path, checkpoint: str = "best", device: str = "auto") -> 
     codec = read_codec(folder)
     world = World.enter(device)
     model = recipe.model.build(codec.size)
-    paths = Checkpoints(folder / "checkpoints").find_all(checkpoint)
-    if len(paths) == 1:
-        load_weights(model, paths[0])
-    else:
-        load_mean(model, paths)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    paths = checkpoints.find_all(checkpoint)
+    try:
+        if len(paths) == 1:
+            load_weights(model, paths[0])
+        else:
+            load_mean(model, paths)
+    except UserError as damage:
+        if checkpoint != "best" or paths == [checkpoints.find("latest")]:
+            raise
+        raise UserError(f"{damage}; the newest is had with --checkpoint latest") from damage
     name = paths[-1].name if len(paths) == 1 else f"the mean of {paths[0].name} to {paths[-1].name}"
     kind = next(kind for kind in (*Trained.__subclasses__(), Trained) if isinstance(recipe, kind.of))
     return kind(folder, name, recipe, model.to(world.device).eval(), codec, world)
@@ -130,9 +141,22 @@ def read_tokens(recipe: Recipe, run: Path | None, notice: Callable[[str], object
     return tokenise(recipe.data.corpus, recipe.data.vocabulary, codec=codec, notice=notice)
 
 
+def refuse_another(tokens: Tokens, recipe: Recipe, folder: Path, purpose: str) -> None:
+    """A run's numbers are of the text it began with."""
+    if read_json(folder / "corpus.json") != fingerprint(tokens):
+        raise UserError(
+            f"the corpus {recipe.data.corpus.name!r} is not what it was when {folder} began: bring the old text back "
+            f"to {purpose}"
+        )
+
+
+def fingerprint(tokens: Tokens) -> dict[str, dict[str, Any]]:
+    """Enough to know the corpus again."""
+    return {
+        name: {"tokens": split.tokens, "sha256": sha256(split.ids.tobytes()).hexdigest()}
+        for name, split in tokens.splits.items()
+    }
+
+
 def read_codec(folder: Path) -> Codec:
     return codec_from_json(read_json(folder / "vocabulary.json"))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from ..data.vocabulary import Vocabulary
 from ..errors import UserError, unknown
 from ..evaluation.perplexity import CachedMemory, CarriedState, Protocol, Segments
 from ..experiment.recipe import Data, Recipe
-from ..experiment.run import make_folder, write_json
+from ..experiment.run import new_folder, write_json
 from ..experiment.trained import read_codec
 from ..files import cache
 from ..serialise import to_json
@@ -139,13 +139,13 @@ def import_checkpoint(
         run=Run(carry=not isinstance(protocol, Segments)),
         evaluation=protocol,
     )
-    folder = make_folder(folder, recipe.name)
-    write_json(folder / "vocabulary.json", trained_on.codec.to_json())
-    found = {"imported": {"from": original, "checkpoint": path.name}, "palimpsest": __version__}
-    write_json(folder / "environment.json", found | {"parameters": sum(p.numel() for p in network.parameters())})
-    Checkpoints(folder / "checkpoints").save(0, network, {})
-    write_json(folder / "recipe.json", to_json(recipe))
-    return folder
+    with new_folder(folder, recipe.name) as folder:
+        write_json(folder / "vocabulary.json", trained_on.codec.to_json())
+        found = {"imported": {"from": original, "checkpoint": path.name}, "palimpsest": __version__}
+        write_json(folder / "environment.json", found | {"parameters": sum(p.numel() for p in network.parameters())})
+        Checkpoints(folder / "checkpoints").save(0, network, {})
+        write_json(folder / "recipe.json", to_json(recipe))
+        return folder
 
 
 def choose_reading(

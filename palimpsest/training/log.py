@@ -24,7 +24,7 @@ class Log:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -69,7 +69,8 @@ class Log:
         if event == "train":
             self.progress.update(self.task, completed=step, numbers=line)
         if event == "valid" or not (self.console.is_terminal or self.console.is_jupyter):
-            self.console.print(f"{event:>6}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}", highlight=False)
+            told = f"{event:>6}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}"
+            self.console.print(told, markup=False, highlight=False)
         if self.tracker is not None:
             self.tracker.log(step, {f"{event}/{name}": number for name, number in plain.items()})
 

@@ -21,6 +21,13 @@ class Optimiser(Spec):
     def build(self, model: nn.Module) -> "Stepper":
         return Stepper(self.over(decayed_and_not(model.parameters(), self.weight_decay)))
 
+    def refuse(self, model: nn.Module) -> None:
+        """Say, before anything is written, what torch does not take."""
+        try:
+            self.build(model)
+        except ValueError as error:
+            raise UserError(f"there is no such {type(self).__name__} ({error}): choose another value") from error
+
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """torch's own optimiser over groups of parameters, each with its weight decay."""
         raise NotImplementedError

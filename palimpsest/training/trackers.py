@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeGuard
 from uuid import uuid4
 
 from ..errors import UserError
-from ..files import write_atomically
+from ..files import read_json, write_atomically
 from ..serialise import PART, from_json, to_json
 from ..spec import Spec
 
@@ -29,6 +29,9 @@ class Tracker(Protocol):
 
 
 class Tracking(Spec):
+    def require(self) -> Any:
+        """The package that it takes, or a refusal where there is none."""
+
     def open(self, folder: Path, recipe: dict[str, Any]) -> Tracker:
         raise NotImplementedError
 
@@ -37,8 +40,11 @@ class Tracking(Spec):
 class TensorBoard(Tracking):
     """Event files in the run folder, for `tensorboard --logdir runs`."""
 
+    def require(self) -> ModuleType:
+        return require("tensorboard")
+
     def open(self, folder: Path, recipe: dict[str, Any]) -> Tracker:
-        require("tensorboard")
+        self.require()
         return TensorBoardTracker(import_module("torch.utils.tensorboard").SummaryWriter(str(folder / "tensorboard")))
 
 
@@ -67,9 +73,11 @@ class WandB(Tracking):
         if self.mode not in (None, *MODES):
             raise UserError(f"the mode of WandB is one of {', '.join(MODES)}; found {self.mode!r}")
 
+    def require(self) -> ModuleType:
+        return require("wandb")
+
     def open(self, folder: Path, recipe: dict[str, Any]) -> Tracker:
-        wandb = require("wandb")
-        run = wandb.init(
+        run = self.require().init(
             project=self.project, name=self.job or job_name(recipe), id=identity(folder), dir=folder, config=recipe,
             mode=self.mode, resume="allow",
         )  # fmt: skip
@@ -94,8 +102,11 @@ class Trackio(Tracking):
     project: str = "palimpsest"
     job: str | None = None  # what the run is called there; None makes it of what differs from the default recipe
 
+    def require(self) -> ModuleType:
+        return require("trackio")
+
     def open(self, folder: Path, recipe: dict[str, Any]) -> Tracker:
-        trackio = require("trackio")
+        trackio = self.require()
         name = f"{self.job or job_name(recipe)} {identity(folder)}"  # it knows a run again by its name alone
         with redirect_stdout(sys.stderr):  # ours is for answers
             trackio.init(project=self.project, name=name, config=recipe, resume="allow")
@@ -156,7 +167,7 @@ def identity(folder: Path) -> str:
     path = folder / "tracking.json"
     if not path.exists():
         write_atomically(path, json.dumps({"id": uuid4().hex[:12]}) + "\n")
-    return json.loads(path.read_text(encoding="utf-8"))["id"]
+    return read_json(path)["id"]
 
 
 def require(package: str) -> ModuleType:

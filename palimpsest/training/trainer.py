@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from torch import nn
 from ..batch import Batch
 from ..errors import Diverged
 from ..shards import local
-from ..spec import Count, NotNegative, Size, Spec
+from ..spec import Bound, Count, NotNegative, Size, Spec
 from ..state import State, leaves, move, refill
 from ..world import World
 from .averages import Average
@@ -35,6 +35,7 @@ from .step import Outcome, Replay, ScaledStep, Step, refuse_passes, refuse_repla
 from .trackers import Tracking
 
 APART = 2_654_435_761  # seeds of processes; in their lower 32 bits, for those are all that a CPU's generator looks at
+Seed = Annotated[int, Bound("a whole number of 64 bits", lambda seed: -(2**63) <= seed < 2**64)]
 ECHO = 5.0  # seconds: torchrun passes signals on, also those that its processes have got already
 
 
@@ -43,7 +44,7 @@ class Run(Spec):
     """How long to train, and what to write down on the way."""
 
     steps: Size = 1000
-    seed: int = 1
+    seed: Seed = 1
     carry: bool = False  # hand each row's state on to the next segment, for an order whose rows continue
     accumulation: Size = 1  # pieces a process cuts its rows of a batch into; changes memory and time, not results
     clip: NotNegative | None = 1.0  # largest norm of the gradient; 0, as None: any
@@ -140,7 +141,7 @@ class Trainer:
         start = time.perf_counter()
         # chance is a function of the seed and the step, so that a resumed run draws what it would have drawn
         seed = self.run.seed * 1_000_003 + self.step
-        torch.manual_seed(seed + self.world.rank * APART)  # what is dropped is another thing in each row
+        draw_from(seed + self.world.rank * APART)  # what is dropped is another thing in each row
         batch, continues = self.stream.next()
         state = self.state if continues else None
         count, mine = batch.count(), self.world.rows(len(batch.inputs))
@@ -148,7 +149,7 @@ class Trainer:
         self.stepper.set_share(self.share(self.step))
         outcome = self.take_step(batch.rows(mine).to(self.device), count, state)
         self.state = outcome.state
-        torch.manual_seed(seed)  # what the model draws anew is the same in all processes
+        draw_from(seed)  # what the model draws anew is the same in all processes
         with torch.no_grad():
             for follow in self.followers:
                 follow()
@@ -272,6 +273,11 @@ class Trainer:
             f"{self.checkpoints.find('latest').name}, is kept. A lower learning rate, a longer warm-up or a smaller "
             "clip may help"
         )
+
+
+def draw_from(seed: int) -> None:
+    """Of seeds of more than 64 bits, which torch does not take, the last 64; it reads negative ones like that too."""
+    torch.manual_seed(seed % 2**64)
 
 
 @dataclass

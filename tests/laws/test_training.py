@@ -208,6 +208,15 @@ def test_the_best_checkpoint_is_the_one_that_scored_lowest(recipe, tmp_path):
     assert load(run).checkpoint == f"step-{best['step']:08d}"
 
 
+@pytest.mark.parametrize("seed", [2**64 - 1, 1_795_134_095_123_456_789, -(2**63)])
+def test_a_seed_may_be_any_number_of_64_bits(recipe, tmp_path, seed):
+    run = train(replace(recipe, run=replace(recipe.run, seed=seed, steps=2)), tmp_path / "run", quiet())
+    assert metrics(run)[-1]["step"] == 2
+    for beyond in (2**64, -(2**63) - 1):
+        with pytest.raises(UserError, match="64 bits"):
+            replace(recipe.run, seed=beyond)
+
+
 def test_accumulation_is_invisible(recipe, tmp_path):
     recipe = replace(recipe, model=replace(recipe.model, block=PreNorm()), data=replace(recipe.data, batch=4))
     runs = [
@@ -414,6 +423,19 @@ def test_the_optimiser_comes_along_only_if_asked(recipe, tmp_path):
         steps[keep] = int(saved["optimiser"][0]["state"][0]["step"])
     assert steps[False] == 1
     assert steps[True] > 1
+
+
+@every_optimiser
+def test_an_optimiser_of_another_kind_or_none_is_refused_before_there_is_a_folder(recipe, tmp_path, optimiser):
+    source = train(replace(recipe, run=replace(recipe.run, steps=1)), tmp_path / "source", quiet())
+    tuned = replace(recipe, optimiser=optimiser(), run=replace(recipe.run, start_from=source, keep_optimiser=True))
+    checkpoints = Checkpoints(source / "checkpoints")
+    checkpoints.save(2, load(source).model, {})  # as of a model that was imported
+    (checkpoints.folder / "best.json").unlink()
+    same = optimiser is type(recipe.optimiser)
+    with pytest.raises(UserError, match="has no optimiser" if same else "remembers other things"):
+        train(tuned, tmp_path / "tuned", quiet())
+    assert not (tmp_path / "tuned").exists()
 
 
 def test_fine_tuning_goes_on_with_the_old_sums_at_the_new_rate(recipe, tmp_path):
