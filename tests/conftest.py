@@ -14,10 +14,11 @@ import palimpsest.legacy  # noqa: F401 (the laws hold for its parts too)
 from palimpsest.kernels.trust import INTERPRETED
 
 if INTERPRETED:
-    from interpreter import teach_bfloat16, teach_masks
+    from interpreter import teach_bfloat16, teach_masks, teach_patience
 
     teach_bfloat16()
     teach_masks()
+    teach_patience()
 
 HERE = Path(__file__).parent
 EXACT = (HERE / "laws", HERE / "papers")

@@ -1,13 +1,38 @@
 """What Triton's interpreter has to learn.
 
 It holds bfloat16 as bits, cuts numbers off to get there, and multiplies the bits. And it takes the outcome of a
-comparison for whole numbers once that is spread over a tile, which since 3.8 is no mask to it.
+comparison for whole numbers once that is spread over a tile, which since 3.8 is no mask to it. And at every call of a
+function it puts itself in the place of Triton's language once more, which takes half of its time.
 """
+
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 import triton.language as tl
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+
+def teach_patience() -> None:
+    """From here on it does so once a launch: with all of the language, as of functions called in it."""
+    patch, everything = interpreter._patch_lang, SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+    nothing, in_place = SimpleNamespace(restore=lambda: None), False
+
+    def _patch_lang(function):
+        nonlocal in_place
+        if in_place:
+            return nothing
+        scope, in_place = patch(everything), True
+
+        def restore():
+            nonlocal in_place
+            scope.restore()
+            in_place = False
+
+        return SimpleNamespace(restore=restore)
+
+    interpreter._patch_lang = _patch_lang
 
 
 def teach_bfloat16() -> None:

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import field, fields, make_dataclass, replace
 from difflib import get_close_matches
-from functools import reduce
+from functools import cache, reduce
 from inspect import getsource
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -58,11 +58,17 @@ def rebuild(spec: Any, values: dict[str, Any], prefix: Path = ()) -> Any:
 
 def comment_on(owner: type[Spec], name: str) -> str:
     """What the source says after the field."""
-    try:
-        found = re.search(rf"^    {name}: [^#\n]*# (.*)$", getsource(owner), re.MULTILINE)
-    except (OSError, TypeError):  # a class made where no source is kept, such as at a prompt
-        found = None
+    found = re.search(rf"^    {name}: [^#\n]*# (.*)$", source_of(owner), re.MULTILINE)
     return found[1] if found else ""
+
+
+@cache
+def source_of(owner: type[Spec]) -> str:
+    """Python reads the whole file for it."""
+    try:
+        return getsource(owner)
+    except (OSError, TypeError):  # a class made where no source is kept, such as at a prompt
+        return ""
 
 
 def choices(spec: Spec) -> str:
