@@ -153,11 +153,12 @@ class Workshop:
 
     def refuse_optimiser(self, other: Path, source: Path) -> None:
         """Of another run, if this run's cannot go on from what it remembers."""
-        ours, theirs = (type(one.optimiser).__name__ for one in (self.recipe, Recipe.read(other / "recipe.json")))
-        if theirs != ours:
+        ours, theirs = self.recipe.optimiser, Recipe.read(other / "recipe.json").optimiser
+        if not ours.goes_on_from(theirs):
+            name = type(theirs).__name__
             raise UserError(
-                f"{other} was trained with {theirs}, and {ours} remembers other things: leave --keep-optimiser out, "
-                f"or add --optimiser {theirs}"
+                f"{other} was trained with {name}, and {type(ours).__name__} remembers other things: leave "
+                f"--keep-optimiser out, or add --optimiser {name}"
             )
         if "optimiser" not in load_training(source, self.world):
             raise UserError(f"{other} was not trained here and has no optimiser: leave --keep-optimiser out")
