@@ -344,6 +344,8 @@ def test_a_run_that_cannot_start_from_another_leaves_nothing_behind(run, capsys,
         (["train", "--name", "x" * 256], "cannot be made (File name too long)"),
         (["train", "x" * 256 + ".txt"], "File name too long"),
         (["train", "caf\udce9.txt"], r"caf\udce9.txt' is not UTF-8"),
+        (["train", "--folder", "caf\udce9"], r"caf\udce9' is not UTF-8"),
+        (["train", "--name", "caf\udce9"], r"caf\udce9' is not UTF-8"),
         (["generate", "nowhere", "--prompt", "a", "--prompt-file", "b"], "not by both"),
     ],
 )

@@ -30,7 +30,7 @@ from torch import nn
 from ..data.streams import Stream
 from ..data.tokens import Tokens
 from ..errors import UserError
-from ..files import LOCK, held, write_atomically
+from ..files import LOCK, from_the_root, held, write_atomically
 from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
@@ -307,6 +307,7 @@ def new_folder(folder: Path | None, name: str) -> Iterator[Path]:
 
 def make_folder(folder: Path | None, name: str) -> Path:
     """The one that was asked for, or the next of this name."""
+    from_the_root(folder or Path(name))  # refuses a name that could not be written down
     try:
         if folder is None:
             return next_folder(name)
