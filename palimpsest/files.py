@@ -54,6 +54,16 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
         partial.unlink(missing_ok=True)
 
 
+def from_the_root(path: Path) -> Path:
+    """The same wherever it is read. JSON and safetensors know no names that are not UTF-8."""
+    path = Path(os.path.expanduser(path)).absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the name {str(path)!r} is not UTF-8, as all names of a run are: choose another") from None
+    return path
+
+
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))

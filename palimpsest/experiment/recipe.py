@@ -1,6 +1,5 @@
 """A Recipe is a value, data × model × optimiser × schedule × run × evaluation: all there is to say about a run."""
 
-import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from ..data.tokens import Split, Tokens
 from ..data.vocabulary import Characters, Vocabulary
 from ..errors import UserError
 from ..evaluation.perplexity import Protocol, Segments, evaluate
-from ..files import read_json
+from ..files import from_the_root, read_json
 from ..models.language_model import LanguageModel
 from ..serialise import from_json
 from ..spec import Size, Spec, parts_of
@@ -117,7 +116,7 @@ class Recipe(Spec):
 
     def from_the_root(self) -> "Recipe":
         """With paths that mean the same wherever it is read."""
-        return from_the_root(self)
+        return with_whole_paths(self)
 
     @classmethod
     def read(cls, path: Path) -> "Recipe":
@@ -126,15 +125,9 @@ class Recipe(Spec):
         return from_json(read_json(path), cls, str(path))
 
 
-def from_the_root(value: Any) -> Any:
+def with_whole_paths(value: Any) -> Any:
     """A part with its paths made absolute, and those of its parts; one that was not given stays so."""
     if isinstance(value, Spec):
-        return replace(value, **{field.name: from_the_root(getattr(value, field.name)) for field in fields(value)})  # pyright: ignore[reportArgumentType]
-    if not isinstance(value, Path) or value == Path():
-        return value
-    path = Path(os.path.expanduser(value)).absolute()
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise UserError(f"the name {str(path)!r} is not UTF-8, as recipe.json is: call it something else") from None
-    return path
+        names = [field.name for field in fields(value)]  # pyright: ignore[reportArgumentType]
+        return replace(value, **{name: with_whole_paths(getattr(value, name)) for name in names})  # pyright: ignore[reportArgumentType]
+    return from_the_root(value) if isinstance(value, Path) and value != Path() else value

@@ -30,7 +30,7 @@ from torch import nn
 from ..data.streams import Stream
 from ..data.tokens import Tokens
 from ..errors import UserError
-from ..files import LOCK, held, write_atomically
+from ..files import LOCK, from_the_root, held, write_atomically
 from ..report.comparison import differences, said
 from ..report.page import write_report
 from ..serialise import to_json
@@ -153,11 +153,12 @@ class Workshop:
 
     def refuse_optimiser(self, other: Path, source: Path) -> None:
         """Of another run, if this run's cannot go on from what it remembers."""
-        ours, theirs = (type(one.optimiser).__name__ for one in (self.recipe, Recipe.read(other / "recipe.json")))
-        if theirs != ours:
+        ours, theirs = self.recipe.optimiser, Recipe.read(other / "recipe.json").optimiser
+        if not ours.goes_on_from(theirs):
+            name = type(theirs).__name__
             raise UserError(
-                f"{other} was trained with {theirs}, and {ours} remembers other things: leave --keep-optimiser out, "
-                f"or add --optimiser {theirs}"
+                f"{other} was trained with {name}, and {type(ours).__name__} remembers other things: leave "
+                f"--keep-optimiser out, or add --optimiser {name}"
             )
         if "optimiser" not in load_training(source, self.world):
             raise UserError(f"{other} was not trained here and has no optimiser: leave --keep-optimiser out")
@@ -306,6 +307,7 @@ def new_folder(folder: Path | None, name: str) -> Iterator[Path]:
 
 def make_folder(folder: Path | None, name: str) -> Path:
     """The one that was asked for, or the next of this name."""
+    from_the_root(folder or Path(name))  # refuses a name that could not be written down
     try:
         if folder is None:
             return next_folder(name)

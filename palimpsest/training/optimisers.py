@@ -28,6 +28,10 @@ class Optimiser(Spec):
         except ValueError as error:
             raise UserError(f"there is no such {type(self).__name__} ({error}): choose another value") from error
 
+    def goes_on_from(self, other: "Optimiser") -> bool:
+        """Whether it can do with what another remembers of the gradients."""
+        return type(other) is type(self)
+
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """torch's own optimiser over groups of parameters, each with its weight decay."""
         raise NotImplementedError
@@ -96,6 +100,9 @@ class Adam(Optimiser):
     epsilon: NotNegative = 1e-8
     weight_decay: NotNegative = 0.0
 
+    def goes_on_from(self, other: Optimiser) -> bool:
+        return isinstance(other, Adam | AdamW)
+
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.Adam(groups, self.rate, (self.beta1, self.beta2), self.epsilon, fused=on_gpu(groups))
 
@@ -109,6 +116,9 @@ class AdamW(Optimiser):
     beta2: Fraction = 0.95
     epsilon: NotNegative = 1e-8
     weight_decay: NotNegative = 0.1
+
+    def goes_on_from(self, other: Optimiser) -> bool:
+        return isinstance(other, Adam | AdamW)
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(groups, self.rate, (self.beta1, self.beta2), self.epsilon, fused=on_gpu(groups))
