@@ -104,6 +104,17 @@ def test_other_numbers_of_the_same_layout_go_by_habit_and_give_the_same_bits(doo
     assert len(followed) == 6
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_what_was_left_on_the_cpu_is_refused_however_often_it_went_well_before(door, expected, followed, learns):
+    queries, keys, *others = drawn(1)
+    with torch.set_grad_enabled(learns):
+        for _ in range(4):
+            door(queries, keys, *others)
+        with pytest.raises(ValueError, match="cannot be accessed"):
+            door(queries, keys.detach().cpu(), *others)
+    same(outcome(door, drawn(0)), expected[0])
+
+
 def test_a_habit_follows_the_stream(door, expected, followed):
     given, stream = drawn(1), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
