@@ -41,8 +41,7 @@ class Step:
         carry: bool,
     ):
         self.model, self.passing, self.stepper, self.world = model, passing, stepper, world
-        self.precision, self.pieces, self.carry = precision, pieces, carry
-        self.clip = math.inf if clip is None else clip
+        self.precision, self.pieces, self.clip, self.carry = precision, pieces, clip or math.inf, carry
         self.penalties = hooks(model, "penalty")
 
     def __call__(self, batch: Batch, count: int, state: State | None) -> Outcome:

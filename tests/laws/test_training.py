@@ -208,6 +208,15 @@ def test_the_best_checkpoint_is_the_one_that_scored_lowest(recipe, tmp_path):
     assert load(run).checkpoint == f"step-{best['step']:08d}"
 
 
+def test_a_clip_of_nought_is_none(recipe, tmp_path):
+    runs = [
+        train(replace(recipe, run=replace(recipe.run, clip=clip, steps=3)), tmp_path / str(clip), quiet())
+        for clip in (0.0, None, 1e-9)
+    ]
+    scores = [load(run).evaluate(load(run).tokens().splits["valid"]).nats for run in runs]
+    assert scores[0] == scores[1] != scores[2]
+
+
 @pytest.mark.parametrize("seed", [2**64 - 1, 1_795_134_095_123_456_789, -(2**63)])
 def test_a_seed_may_be_any_number_of_64_bits(recipe, tmp_path, seed):
     run = train(replace(recipe, run=replace(recipe.run, seed=seed, steps=2)), tmp_path / "run", quiet())
