@@ -1,15 +1,17 @@
 """The pages as people meet them: opened in a browser, with and without scripts, on a desk, a telephone and paper."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
-from written_runs import MIXER, RECIPE, TRAIN, VALID, write_run
+from written_runs import MIXER, RECIPE, TRAIN, VALID, result, write_run
 
 from palimpsest.cli.overrides import override
 from palimpsest.cli.recipes import find_recipe
 from palimpsest.report import compare_runs, write_comparison
 from palimpsest.report.page import page
+from palimpsest.report.retrieval import write_retrieval
 from palimpsest.report.run_folder import read_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -20,6 +22,8 @@ PHONE = {"width": 360, "height": 740}
 SUM = {**MIXER, "rule": {"part": "Sum"}}
 BLOCK = {**RECIPE["model"]["block"], "mixer": SUM}
 PAGES = ("report", "comparison")
+EVERY_PAGE = (*PAGES, "retrieval")
+MEMORIES = ("EluPlusOne SumToOne Delta Plain Identity", "Rotary Unlimited Unscaled RMSNorm Scaled", "dpfp1 sum")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,19 @@ def pages(tmp_path_factory):
     ]
     report = folder / "report.html"
     report.write_text(page(read_run(runs[0])), "utf-8")
-    return {"report": report, "comparison": write_comparison(compare_runs(runs), folder / "compare.html")}
+    return {
+        "report": report,
+        "comparison": write_comparison(compare_runs(runs), folder / "compare.html"),
+        "retrieval": measured_memories(folder / "retrieval"),
+    }
+
+
+def measured_memories(folder: Path) -> Path:
+    folder.mkdir()
+    lines = [result(label, keys, 0.1, replace=replace) for label in MEMORIES for keys in (20, 40) for replace in (0, 1)]
+    (folder / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_retrieval(folder)
+    return folder / "report.html"
 
 
 @pytest.fixture
@@ -199,8 +215,24 @@ def test_without_scripts_there_are_tables(visit, name):
     assert shown_charts(tab).first.is_visible()
 
 
+@pytest.mark.parametrize("name", EVERY_PAGE)
+@pytest.mark.parametrize("width", [320, 400, 768, 1200])
+def test_a_page_never_scrolls_sideways_and_its_pictures_can_be_seen_whole(visit, name, width):
+    tab = visit(name, viewport={"width": width, "height": 740})
+    tab.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    for picture in tab.locator("img").all():
+        box = picture.bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= width
+
+
+def test_pictures_say_what_they_are_of(visit):
+    said = [picture.get_attribute("alt") for picture in visit("retrieval").locator("img").all()]
+    assert said == ["how much it holds: loss against keys", "overwriting: loss against keys"]
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_telephone_does_not_scroll_sideways(visit, name):
+def test_a_telephone_does_not_scroll_sideways_under_a_finger(visit, name):
     tab = visit(name, viewport=PHONE)
     tab.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     for share in (0.0, 0.45, 1.0):
