@@ -1,6 +1,8 @@
 """The pages as people meet them: opened in a browser, with and without scripts, on a desk, a telephone and paper."""
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -279,6 +281,22 @@ def test_paper_has_no_buttons_and_no_crosshair(visit, name):
     inside = tab.locator("figure:visible").first.evaluate("(one) => getComputedStyle(one).breakInside")
     assert inside == "avoid"
     assert tab.pdf().startswith(b"%PDF")
+
+
+def printed(tab, path: Path) -> str:
+    if shutil.which("pdftotext") is None:
+        pytest.skip("needs pdftotext: install poppler-utils")
+    tab.pdf(path=path, format="A4")
+    text = subprocess.run(["pdftotext", path, "-"], capture_output=True, check=True, encoding="utf-8").stdout
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("scripts", [True, False])
+def test_what_is_printed_has_the_numbers_of_the_curves(visit, name, scripts, tmp_path):
+    words = printed(visit(name, java_script_enabled=scripts), tmp_path / "page.pdf").split()
+    for one in VALID:
+        assert {f"{one['tokens']:,}", f"{one['nats']:.4f}"} <= {*words}
 
 
 def test_the_pictures_in_the_docs_are_of_three_different_recipes():
