@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from written_runs import MIXER, RECIPE, TRAIN, VALID, result, write_run
+from written_runs import ENVIRONMENT, EVALUATION, MIXER, RECIPE, TRAIN, VALID, result, write_json, write_run
 
 from palimpsest.cli.overrides import override
 from palimpsest.cli.recipes import find_recipe
@@ -21,10 +21,11 @@ import screenshots
 
 REASON = "needs playwright and a browser: pip install playwright, and chromium on the path or in PALIMPSEST_BROWSER"
 PHONE = {"width": 360, "height": 740}
+SHEET = {"width": 680, "height": 1009}  # what margins of 15 mm leave of A4, at 96 dots per inch
 SUM = {**MIXER, "rule": {"part": "Sum"}}
 BLOCK = {**RECIPE["model"]["block"], "mixer": SUM}
 PAGES = ("report", "comparison")
-EVERY_PAGE = (*PAGES, "retrieval")
+EVERY_PAGE = (*PAGES, "six runs", "twelve runs", "retrieval")
 MEMORIES = ("EluPlusOne SumToOne Delta Plain Identity", "Rotary Unlimited Unscaled RMSNorm Scaled", "dpfp1 sum")
 
 
@@ -51,8 +52,24 @@ def pages(tmp_path_factory):
     return {
         "report": report,
         "comparison": write_comparison(compare_runs(runs), folder / "compare.html"),
+        "six runs": write_comparison(compare_runs(unlike_runs(folder / "six", 6)), folder / "six.html"),
+        "twelve runs": write_comparison(compare_runs(unlike_runs(folder / "twelve", 12)), folder / "twelve.html"),
         "retrieval": measured_memories(folder / "retrieval"),
     }
+
+
+def unlike_runs(folder: Path, count: int) -> list[Path]:
+    """In much, and at length."""
+    runs = []
+    for i in range(count):
+        corpus = {"part": "TextFile", "path": f"/home/somebody/projects/language-models/corpora/number-{i}/text.txt"}
+        model = {**RECIPE["model"], "width": 128 + i, "block": BLOCK if i % 2 else RECIPE["model"]["block"]}
+        runs.append(write_run(folder / f"{'unbroken' * 8}{i}", {**RECIPE, "data": {"corpus": corpus}, "model": model}))
+        machine = {"hostname": f"node-{i}.cluster.example.org", "commit": f"{i:x}" * 40}
+        write_json(runs[-1] / "environment.json", {**ENVIRONMENT, **machine})
+        others = {f"score_{number}": 0.123456 for number in range(count)}
+        write_json(runs[-1] / "evaluation.json", {**EVALUATION, **others})
+    return runs
 
 
 def measured_memories(folder: Path) -> Path:
@@ -283,6 +300,17 @@ def test_paper_has_no_buttons_and_no_crosshair(visit, name):
     assert tab.pdf().startswith(b"%PDF")
 
 
+@pytest.mark.parametrize("name", EVERY_PAGE)
+@pytest.mark.parametrize("scripts", [True, False])
+def test_paper_has_every_cell_of_every_table_within_its_edges(visit, name, scripts):
+    tab = visit(name, viewport=SHEET, java_script_enabled=scripts)
+    tab.emulate_media(media="print")
+    assert tab.locator("td").count() > 0
+    assert tab.evaluate("document.documentElement.scrollWidth") == SHEET["width"]
+    assert tab.evaluate("[...document.querySelectorAll('td')].filter((cell) => !cell.checkVisibility()).length") == 0
+    assert tab.evaluate("[...document.querySelectorAll('td')].filter((x) => x.scrollWidth > x.clientWidth).length") == 0
+
+
 def printed(tab, path: Path) -> str:
     if shutil.which("pdftotext") is None:
         pytest.skip("needs pdftotext: install poppler-utils")
@@ -297,6 +325,11 @@ def test_what_is_printed_has_the_numbers_of_the_curves(visit, name, scripts, tmp
     words = printed(visit(name, java_script_enabled=scripts), tmp_path / "page.pdf").split()
     for one in VALID:
         assert {f"{one['tokens']:,}", f"{one['nats']:.4f}"} <= {*words}
+
+
+def test_of_more_runs_than_a_sheet_has_columns_for_each_value_is_printed_after_its_letter(visit, tmp_path):
+    text = printed(visit("twelve runs"), tmp_path / "page.pdf")
+    assert all(f"{letter} {128 + i}" in text for i, letter in enumerate("ABCDEFGHIJKL"))
 
 
 def test_the_pictures_in_the_docs_are_of_three_different_recipes():
