@@ -311,6 +311,13 @@ def test_paper_has_every_cell_of_every_table_within_its_edges(visit, name, scrip
     assert tab.evaluate("[...document.querySelectorAll('td')].filter((x) => x.scrollWidth > x.clientWidth).length") == 0
 
 
+def test_paper_shows_the_dot_that_stands_for_validation(visit):
+    tab = visit("report")
+    tab.emulate_media(media="print")
+    legend = tab.locator(".legend .valid:visible").first
+    assert legend.evaluate("(one) => getComputedStyle(one, '::before').printColorAdjust") == "exact"
+
+
 def printed(tab, path: Path) -> str:
     if shutil.which("pdftotext") is None:
         pytest.skip("needs pdftotext: install poppler-utils")
