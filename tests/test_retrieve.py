@@ -7,12 +7,21 @@ import sys
 
 import pytest
 import torch
+from written_runs import result
 
 from palimpsest.cli import main
 from palimpsest.errors import UserError
 from palimpsest.experiment.retrieval import Outcome, measure
 from palimpsest.legacy.retrieval import LINES, CommandLine
-from palimpsest.report.retrieval import compare, read_published, read_results, write_logs, write_retrieval
+from palimpsest.report.retrieval import (
+    compare,
+    draw_recall,
+    draw_setting,
+    read_published,
+    read_results,
+    write_logs,
+    write_retrieval,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n"
 LOG = re.compile(r"d(\d+)_(.+)_(.+)_AssocSeq(\d+)N(\d+)R(\d+)")  # how the original's notebooks read a name
@@ -185,22 +194,6 @@ def test_mistakes_are_told_in_a_sentence(capsys, tmp_path):
 # ----------------------------------------------------------------------------------------------------- the report
 
 
-def result(label: str, keys: int, loss: float, **more) -> dict:
-    scores = [(100, loss, 0.5)]
-    asked = {"part": "Retrieval", "model": {"key_width": 64}}
-    shared = {"length": keys, "replace": 0, "seed": 1, "steps": 100, "accuracy": 0.5, "end": "patience", "seconds": 1.0}
-    return {
-        "name": f"{label} {keys}",
-        "label": label,
-        "keys": keys,
-        "loss": loss,
-        "scores": scores,
-        "asked": asked,
-        **shared,
-        **more,
-    }
-
-
 def test_a_run_is_on_the_same_side_or_not(tmp_path):
     rows = compare(
         [
@@ -223,6 +216,36 @@ def test_a_run_that_is_not_a_number_does_not_spoil_the_figure(tmp_path):
     again = {path: path.read_bytes() for path in made}
     write_retrieval(tmp_path)
     assert {path: path.read_bytes() for path in made} == again
+
+
+LABELS = {
+    "short": [f"memory {i}" for i in range(9)],
+    "as they are by default": ["EluPlusOne SumToOne Delta Plain Identity", "Rotary Unlimited Unscaled RMSNorm Scaled"],
+    "as wide as letters are": ["W" * 200, "M" * 30],
+    "many": [f"a rather long label, really, number {i}" for i in range(40)],
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("replace", [0, 1])
+def test_every_name_stands_within_the_figure_of_a_setting_and_below_its_plot(labels, replace):
+    check_names(draw_setting([result(label, 20, 0.1, replace=replace) for label in labels], replace), labels)
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_every_name_stands_within_the_figure_of_recall_and_below_its_plot(labels):
+    check_names(draw_recall([{"label": label, "bytes": 128, "accuracy": 0.5} for label in labels]), labels)
+
+
+def check_names(figure, labels) -> None:
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    plot, names = axes.get_window_extent(), legend.get_texts()
+    assert {"".join(label.split()) for label in labels} <= {"".join(name.get_text().split()) for name in names}
+    for place in (name.get_window_extent() for name in names):
+        assert figure.bbox.x0 <= place.x0 < place.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= place.y0 < place.y1 < plot.y0
+    assert plot.height > 300
 
 
 def test_without_matplotlib_the_numbers_are_kept(tmp_path, monkeypatch, capsys):

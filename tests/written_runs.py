@@ -56,6 +56,23 @@ def write_run(folder: Path, recipe: dict | None = None, above: float = 0.0, step
     return folder
 
 
+def result(label: str, keys: int, loss: float, **more) -> dict:
+    """A line of results.jsonl: a run of the retrieval laboratory."""
+    scores = [(100, loss, 0.5)]
+    asked = {"part": "Retrieval", "model": {"key_width": 64}}
+    shared = {"length": keys, "replace": 0, "seed": 1, "steps": 100, "accuracy": 0.5, "end": "patience", "seconds": 1.0}
+    return {
+        "name": f"{label} {keys}",
+        "label": label,
+        "keys": keys,
+        "loss": loss,
+        "scores": scores,
+        "asked": asked,
+        **shared,
+        **more,
+    }
+
+
 def write_json(path: Path, value: dict) -> None:
     path.write_text(json.dumps(value), "utf-8")
 

@@ -69,7 +69,8 @@ def score_section(comparison: Comparison) -> Markup:
         )
         for i, run in enumerate(comparison.runs)
     ]
-    return section("Scores", scrolling(table(headings, rows)), element("p", notes(comparison), class_="note"))
+    note = element("p", notes(comparison), class_="note")
+    return section("Scores", scrolling(table(headings, rows)), note, class_="scores")
 
 
 def naming(run: Compared, index: int) -> Markup:

@@ -12,14 +12,15 @@ from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from statistics import fmean, stdev
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError
 from ..files import write_atomically
 from .document import document
-from .figures import INK, as_png, dress, new_figure
+from .figures import INK, PANEL_HEIGHT, as_png, dress, new_figure
 from .markup import Markup, element
-from .page import section, table
+from .page import scrolling, section, table
 from .sentences import short
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 RESULTS, RECALL, COMPARISON = "results.jsonl", "recall.jsonl", "comparison.csv"
 PUBLISHED = Path(__file__).with_name("published_retrieval.csv")
 SOLVED = 0.001  # the loss at which a published run was stopped
-TITLES = {0: "how much it holds: loss against keys", 1: "overwriting: loss against keys"}  # by whether keys come again
+TITLES = {
+    "setting-1": "how much it holds: loss against keys",
+    "setting-2": "overwriting: loss against keys",
+    "recall": "recall: share of right answers against memory",
+}
 NAMES = {
     "softmax cat": "Softmax",
     "linear sum": "Linear",
@@ -51,6 +56,7 @@ NAMES = {
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#a08f00", "#7f7f7f")
 MARKS = "os^Dv<>Px"
 DASHED = (0, (3, 2))
+LONGEST_LINE = 44  # characters of a legend: as wide as they may be, they fit into a figure
 
 
 # ------------------------------------------------------------------------------------------------------ reading
@@ -111,7 +117,7 @@ def write_retrieval(folder: Path) -> list[Path]:
     if not results and not recalls:
         raise UserError(f"{folder} holds no {RESULTS} and no {RECALL}: nothing was measured there")
     write_comparison(folder / COMPARISON, compare(results))
-    figures = {f"setting-{replace + 1}": draw_setting(results, replace) for replace in settings(results)}
+    figures = {setting(replace): draw_setting(results, replace) for replace in settings(results)}
     if recalls:
         figures["recall"] = draw_recall(recalls)
     drawn = {name: as_svg(figure) for name, figure in figures.items()}
@@ -125,6 +131,10 @@ def write_retrieval(folder: Path) -> list[Path]:
 
 def settings(results: list[dict[str, Any]]) -> list[int]:
     return sorted({one["replace"] for one in results})
+
+
+def setting(replace: int) -> str:
+    return f"setting-{replace + 1}"
 
 
 def write_comparison(path: Path, rows: list[Compared]) -> None:
@@ -156,14 +166,15 @@ def write_logs(folder: Path) -> list[Path]:
 
 
 def page(results: list[dict[str, Any]], figures: dict[str, bytes]) -> str:
-    drawn = [
-        section(name.replace("-", " "), element("img", src=f"data:image/svg+xml;base64,{b64encode(svg).decode()}"))
-        for name, svg in figures.items()
-    ]
+    drawn = [section(name.replace("-", " "), picture(svg, TITLES[name])) for name, svg in figures.items()]
     rows = compare(results)
     title = element("h1", "How much can a memory hold, and can it overwrite?")
     header = element("header", title, element("p", agreement(rows)))
-    return document("retrieval", "retrieval", header, *drawn, section("Every run", comparison_table(rows)))
+    return document("retrieval", "retrieval", header, *drawn, section("Every run", scrolling(comparison_table(rows))))
+
+
+def picture(svg: bytes, title: str) -> Markup:
+    return element("img", src=f"data:image/svg+xml;base64,{b64encode(svg).decode()}", alt=title)
 
 
 def agreement(rows: list[Compared]) -> str:
@@ -214,13 +225,28 @@ def draw_setting(results: list[dict[str, Any]], replace: int) -> "Figure":
         if told:
             axes.plot(*zip(*told, strict=True), linestyle=DASHED, linewidth=0.9, color=look["color"], alpha=0.6)
         draw_runs(axes, [one for one in mine if one["label"] == label], NAMES.get(label) or label, look)
-    dress(axes, TITLES[replace], "keys")
+    dress(axes, TITLES[setting(replace)], "keys")
     finite = [one["loss"] for one in mine if math.isfinite(one["loss"])]
     if replace and finite and min(finite) > 0:
         axes.set_yscale("log")
     axes.plot([], [], linestyle=DASHED, linewidth=0.9, color=INK, label="as published")
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
+    add_legend(figure)
     return figure
+
+
+def add_legend(figure: "Figure") -> None:
+    """Below, in as many columns as fit, and not at the expense of the plot."""
+    (axes,) = figure.axes
+    handles, names = axes.get_legend_handles_labels()
+    lines = [fill(name, LONGEST_LINE) for name in names]
+    for columns in (3, 2, 1):
+        look = {"ncols": columns, "frameon": False, "fontsize": 9, "labelcolor": INK}
+        legend = figure.legend(handles, lines, loc="outside lower center", **look)
+        taken = legend.get_window_extent()
+        if taken.width <= figure.bbox.width:
+            break
+        legend.remove()
+    figure.set_figheight(max(figure.get_figheight(), PANEL_HEIGHT + taken.height / figure.dpi))
 
 
 def look_of(number: int) -> dict[str, Any]:
@@ -251,11 +277,11 @@ def draw_recall(recalls: list[dict[str, Any]]) -> "Figure":
     for number, label in enumerate(dict.fromkeys(one["label"] for one in recalls)):
         points = sorted((one["bytes"], one["accuracy"]) for one in recalls if one["label"] == label)
         axes.plot(*zip(*points, strict=True), linewidth=1.6, label=label, **look_of(number))
-    dress(axes, "recall: share of right answers against memory", "bytes kept of a sequence")
+    dress(axes, TITLES["recall"], "bytes kept of a sequence")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda size, _: short(size))
     axes.set_ylim(-0.02, 1.02)
-    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    add_legend(figure)
     return figure
 
 

@@ -1,15 +1,19 @@
 """The pages as people meet them: opened in a browser, with and without scripts, on a desk, a telephone and paper."""
 
+import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from written_runs import MIXER, RECIPE, TRAIN, VALID, write_run
+from written_runs import ENVIRONMENT, EVALUATION, MIXER, RECIPE, TRAIN, VALID, result, write_json, write_run
 
 from palimpsest.cli.overrides import override
 from palimpsest.cli.recipes import find_recipe
 from palimpsest.report import compare_runs, write_comparison
 from palimpsest.report.page import page
+from palimpsest.report.retrieval import write_retrieval
 from palimpsest.report.run_folder import read_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -17,9 +21,12 @@ import screenshots
 
 REASON = "needs playwright and a browser: pip install playwright, and chromium on the path or in PALIMPSEST_BROWSER"
 PHONE = {"width": 360, "height": 740}
+SHEET = {"width": 680, "height": 1009}  # what margins of 15 mm leave of A4, at 96 dots per inch
 SUM = {**MIXER, "rule": {"part": "Sum"}}
 BLOCK = {**RECIPE["model"]["block"], "mixer": SUM}
 PAGES = ("report", "comparison")
+EVERY_PAGE = (*PAGES, "six runs", "twelve runs", "retrieval")
+MEMORIES = ("EluPlusOne SumToOne Delta Plain Identity", "Rotary Unlimited Unscaled RMSNorm Scaled", "dpfp1 sum")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +49,35 @@ def pages(tmp_path_factory):
     ]
     report = folder / "report.html"
     report.write_text(page(read_run(runs[0])), "utf-8")
-    return {"report": report, "comparison": write_comparison(compare_runs(runs), folder / "compare.html")}
+    return {
+        "report": report,
+        "comparison": write_comparison(compare_runs(runs), folder / "compare.html"),
+        "six runs": write_comparison(compare_runs(unlike_runs(folder / "six", 6)), folder / "six.html"),
+        "twelve runs": write_comparison(compare_runs(unlike_runs(folder / "twelve", 12)), folder / "twelve.html"),
+        "retrieval": measured_memories(folder / "retrieval"),
+    }
+
+
+def unlike_runs(folder: Path, count: int) -> list[Path]:
+    """In much, and at length."""
+    runs = []
+    for i in range(count):
+        corpus = {"part": "TextFile", "path": f"/home/somebody/projects/language-models/corpora/number-{i}/text.txt"}
+        model = {**RECIPE["model"], "width": 128 + i, "block": BLOCK if i % 2 else RECIPE["model"]["block"]}
+        runs.append(write_run(folder / f"{'unbroken' * 8}{i}", {**RECIPE, "data": {"corpus": corpus}, "model": model}))
+        machine = {"hostname": f"node-{i}.cluster.example.org", "commit": f"{i:x}" * 40}
+        write_json(runs[-1] / "environment.json", {**ENVIRONMENT, **machine})
+        others = {f"score_{number}": 0.123456 for number in range(count)}
+        write_json(runs[-1] / "evaluation.json", {**EVALUATION, **others})
+    return runs
+
+
+def measured_memories(folder: Path) -> Path:
+    folder.mkdir()
+    lines = [result(label, keys, 0.1, replace=replace) for label in MEMORIES for keys in (20, 40) for replace in (0, 1)]
+    (folder / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_retrieval(folder)
+    return folder / "report.html"
 
 
 @pytest.fixture
@@ -199,8 +234,24 @@ def test_without_scripts_there_are_tables(visit, name):
     assert shown_charts(tab).first.is_visible()
 
 
+@pytest.mark.parametrize("name", EVERY_PAGE)
+@pytest.mark.parametrize("width", [320, 400, 768, 1200])
+def test_a_page_never_scrolls_sideways_and_its_pictures_can_be_seen_whole(visit, name, width):
+    tab = visit(name, viewport={"width": width, "height": 740})
+    tab.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    for picture in tab.locator("img").all():
+        box = picture.bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= width
+
+
+def test_pictures_say_what_they_are_of(visit):
+    said = [picture.get_attribute("alt") for picture in visit("retrieval").locator("img").all()]
+    assert said == ["how much it holds: loss against keys", "overwriting: loss against keys"]
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_telephone_does_not_scroll_sideways(visit, name):
+def test_a_telephone_does_not_scroll_sideways_under_a_finger(visit, name):
     tab = visit(name, viewport=PHONE)
     tab.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     for share in (0.0, 0.45, 1.0):
@@ -247,6 +298,45 @@ def test_paper_has_no_buttons_and_no_crosshair(visit, name):
     inside = tab.locator("figure:visible").first.evaluate("(one) => getComputedStyle(one).breakInside")
     assert inside == "avoid"
     assert tab.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("name", EVERY_PAGE)
+@pytest.mark.parametrize("scripts", [True, False])
+def test_paper_has_every_cell_of_every_table_within_its_edges(visit, name, scripts):
+    tab = visit(name, viewport=SHEET, java_script_enabled=scripts)
+    tab.emulate_media(media="print")
+    assert tab.locator("td").count() > 0
+    assert tab.evaluate("document.documentElement.scrollWidth") == SHEET["width"]
+    assert tab.evaluate("[...document.querySelectorAll('td')].filter((cell) => !cell.checkVisibility()).length") == 0
+    assert tab.evaluate("[...document.querySelectorAll('td')].filter((x) => x.scrollWidth > x.clientWidth).length") == 0
+
+
+def test_paper_shows_the_dot_that_stands_for_validation(visit):
+    tab = visit("report")
+    tab.emulate_media(media="print")
+    legend = tab.locator(".legend .valid:visible").first
+    assert legend.evaluate("(one) => getComputedStyle(one, '::before').printColorAdjust") == "exact"
+
+
+def printed(tab, path: Path) -> str:
+    if shutil.which("pdftotext") is None:
+        pytest.skip("needs pdftotext: install poppler-utils")
+    tab.pdf(path=path, format="A4")
+    text = subprocess.run(["pdftotext", path, "-"], capture_output=True, check=True, encoding="utf-8").stdout
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("scripts", [True, False])
+def test_what_is_printed_has_the_numbers_of_the_curves(visit, name, scripts, tmp_path):
+    words = printed(visit(name, java_script_enabled=scripts), tmp_path / "page.pdf").split()
+    for one in VALID:
+        assert {f"{one['tokens']:,}", f"{one['nats']:.4f}"} <= {*words}
+
+
+def test_of_more_runs_than_a_sheet_has_columns_for_each_value_is_printed_after_its_letter(visit, tmp_path):
+    text = printed(visit("twelve runs"), tmp_path / "page.pdf")
+    assert all(f"{letter} {128 + i}" in text for i, letter in enumerate("ABCDEFGHIJKL"))
 
 
 def test_the_pictures_in_the_docs_are_of_three_different_recipes():
