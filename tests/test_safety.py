@@ -181,6 +181,27 @@ def test_a_run_of_which_no_checkpoint_can_be_read_is_left_as_it_is(recipe, tmp_p
     assert sorted((run / "checkpoints").iterdir()) == found
 
 
+def test_a_run_of_which_no_checkpoint_is_left_is_left_as_it_is(recipe, tmp_path):
+    run = train(recipe, tmp_path / "run", quiet())
+    before = metrics(run)
+    shutil.rmtree(run / "checkpoints")
+    for go_on in (resume, lambda folder, console: train_or_resume(recipe, folder, console)):
+        with pytest.raises(UserError, match=r"no checkpoint left in .*: bring a copy"):
+            go_on(run, quiet())
+        assert metrics(run) == before
+        assert not (run / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("lines", ["", '{"event": "train", "step": 1, "nats": 5.0}\n'], ids=["no step", "steps"])
+def test_a_run_killed_while_its_first_checkpoint_was_written_begins_again(recipe, tmp_path, lines):
+    """It may have made steps meanwhile, where checkpoints are written beside them."""
+    whole, run = train(recipe, tmp_path / "whole", quiet()), train(recipe, tmp_path / "run", quiet())
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints/step-00000000.partial").mkdir(parents=True)
+    (run / "metrics.jsonl").write_text(lines)
+    assert metrics(resume(run, quiet())) == metrics(whole)
+
+
 def test_a_run_of_which_only_the_beginning_was_saved_and_is_damaged_begins_again(recipe, tmp_path):
     whole, run = train(recipe, tmp_path / "whole", quiet()), train(recipe, tmp_path / "run", quiet())
     for checkpoint in Checkpoints(run / "checkpoints").all():

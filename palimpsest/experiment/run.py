@@ -213,6 +213,7 @@ def open_log(workshop: Workshop, folder: Path, console: Console) -> Log:
 def begin(trainer: Trainer, recipe: Recipe, console: Console) -> None:
     """From the newest checkpoint that can be read, else from another run's weights, else from scratch."""
     checkpoints, world = trainer.checkpoints, trainer.world
+    world.first(lambda: refuse_bereft(checkpoints, trainer.log.path))
     damaged: list[Path] = []
     for checkpoint in reversed(world.first(checkpoints.all)):
         try:
@@ -230,12 +231,22 @@ def begin(trainer: Trainer, recipe: Recipe, console: Console) -> None:
         raise UserError(
             f"no checkpoint in {checkpoints.folder} can be read: bring a copy of one back, or train anew elsewhere"
         )
+    trainer.log.cut_back(0)  # before the damaged one is put away: a kill between must not leave lines of no checkpoint
     world.first(lambda: pass_over(checkpoints, damaged))
-    trainer.log.cut_back(0)
     if recipe.run.start_from is not None:
         source = start_of(recipe.run.start_from)
         trainer.start_from(source)
         say(console, f"weights taken from {source}")
+
+
+def refuse_bereft(checkpoints: Checkpoints, log: Path) -> None:
+    """A run that made steps has had a checkpoint: where none is left, beginning again would forget all its numbers."""
+    had_its_first = not (checkpoints.folder / FIRST).with_suffix(".partial").exists()  # it may be written beside steps
+    if not checkpoints.all() and had_its_first and log.exists() and log.stat().st_size:
+        raise UserError(
+            f"there is no checkpoint left in {checkpoints.folder}, but {log.name} tells of steps that were made: "
+            "bring a copy of one back, or train anew elsewhere"
+        )
 
 
 def start_of(other: Path) -> Path:
