@@ -411,6 +411,16 @@ def test_of_two_runs_that_begin_in_one_folder_the_first_has_it(recipe, tmp_path,
     assert (run / "evaluation.json").exists()
 
 
+def test_a_record_is_one_line_and_what_to_type_is_quoted(recipe, tmp_path, monkeypatch):
+    narrow, tick = Console(file=StringIO(), width=20), Log.tick
+    monkeypatch.setattr(Log, "tick", lambda log, step: (tick(log, step), step == 2 and signal.raise_signal(2)))
+    run = train(recipe, tmp_path / "my run", narrow)
+    said = words(narrow).splitlines()
+    assert said[-1] == f"stopped after step 2; go on with: palimpsest resume '{run}'"
+    records = [line for line in said if " train  step " in line and "tokens/s" in line]
+    assert len(records) == len([record for record in metrics(run) if record["event"] == "train"]) == 2
+
+
 def test_brackets_in_a_name_are_said_as_they_are(recipe, tmp_path, told):
     run = train(recipe, tmp_path / "[bold]q[/]c :smile:", told)
     assert f"{run}: " in words(told)

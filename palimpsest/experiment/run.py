@@ -15,6 +15,7 @@ and nothing is ever overwritten.
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -77,10 +78,11 @@ def resume(folder: Path, console: Console | None = None) -> Path:
     recipe = Recipe.read(folder / "recipe.json")
     world = World.join(recipe.run.device, recipe.run.threads)
     console = voice(console, world)
+    quoted = shlex.quote(str(folder))
     if not (folder / "corpus.json").exists():
-        raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {folder}")
+        raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {quoted}")
     tokens = world.in_turn(lambda: read_tokens(recipe, folder, partial(say, console)))
-    refuse_another(tokens, recipe, folder, f"go on with it, or begin a new run with `palimpsest train --from {folder}`")
+    refuse_another(tokens, recipe, folder, f"go on with it, or begin a new run with `palimpsest train --from {quoted}`")
     workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
     with ExitStack() as hold:
         world.first(lambda: hold.enter_context(held(folder)))
@@ -198,7 +200,7 @@ def carry_out(workshop: Workshop, folder: Path, console: Console) -> bool:
         begin(trainer, recipe, console)
         finished = trainer.fit()
     if not finished:
-        say(console, f"stopped after step {trainer.step}; go on with: palimpsest resume {folder}")
+        say(console, f"stopped after step {trainer.step}; go on with: palimpsest resume {shlex.quote(str(folder))}")
     return finished
 
 
@@ -310,7 +312,8 @@ def new_folder(folder: Path | None, name: str) -> Iterator[Path]:
     with held(folder):
         if contents(folder):
             raise UserError(
-                f"{folder} is not empty: go on with `palimpsest resume {folder}`, or choose another --folder"
+                f"{folder} is not empty: go on with `palimpsest resume {shlex.quote(str(folder))}`, "
+                "or choose another --folder"
             )
         yield folder
 

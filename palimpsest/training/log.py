@@ -70,7 +70,7 @@ class Log:
             self.progress.update(self.task, completed=step, numbers=line)
         if event == "valid" or not (self.console.is_terminal or self.console.is_jupyter):
             told = f"{event:>6}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}"
-            self.console.print(told, markup=False, highlight=False)
+            self.console.print(told, markup=False, highlight=False, soft_wrap=True)
         if self.tracker is not None:
             self.tracker.log(step, {f"{event}/{name}": number for name, number in plain.items()})
 
