@@ -611,6 +611,50 @@ def test_a_run_that_diverges_leaves_with_1(tmp_path, capsys):
     assert not shown.out
 
 
+@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+def outside(request):
+    """Runs a line in a process of its own, whose output goes where it is sent."""
+
+    def started(*arguments, **streams):
+        command = [sys.executable, "-m", "palimpsest", *map(str, arguments)]
+        environment = os.environ | {"PYTHONUNBUFFERED": request.param}
+        return subprocess.run(command, env=environment, text=True, timeout=120, **streams)
+
+    return started
+
+
+@pytest.fixture
+def unread():
+    """A pipe from which nobody reads any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+@pytest.mark.parametrize("line", ["--help", "generate --help", "ls"])
+def test_what_nobody_reads_any_more_is_no_failure(outside, unread, line):
+    done = outside(*line.split(), stdout=unread, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_tells(outside, unread, tmp_path):
+    (tmp_path / "novel.txt").write_text(TEXT)
+    line = "train", tmp_path / "novel.txt", "--folder", tmp_path / "run", *SMALL.split()
+    assert outside(*line, stdout=unread, stderr=unread).returncode == 0
+    assert (tmp_path / "run/evaluation.json").exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is nothing that is always full")
+@pytest.mark.parametrize("line", ["--help", "generate --help", "ls", "evaluate RUN --json"])
+def test_output_that_cannot_be_written_is_one_line(outside, run, line):
+    with open("/dev/full", "w") as full:
+        done = outside(*line.replace("RUN", str(run)).split(), stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode == 2
+        assert re.fullmatch(r"palimpsest: .*standard output.*No space left on device.*\n", done.stderr)
+        assert outside("tran", stdout=full, stderr=full).returncode == 2
+
+
 def test_an_interrupt_with_nothing_to_save_leaves_with_130(monkeypatch):
     def interrupted(arguments):
         raise KeyboardInterrupt

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from ..data import standard
+from ..training.log import Voice
 from .answers import print_json
 
 
@@ -66,7 +67,7 @@ def describe(kind: type[standard.Standard]) -> dict[str, str | bool]:
 
 
 def prepare(options: Prepare) -> None:
-    kind, console = standard.named(options.name), Console(stderr=True)
+    kind, console = standard.named(options.name), Voice()
     folder = kind.prepared()
     already = folder.is_dir() and not options.force
     if not already:

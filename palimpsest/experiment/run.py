@@ -37,7 +37,7 @@ from ..report.page import write_report
 from ..serialise import to_json
 from ..shards import whole
 from ..training.checkpoint import Checkpoints, check, load_training, load_weights
-from ..training.log import Log, Silence
+from ..training.log import Log, Silence, Voice
 from ..training.precision import Single
 from ..training.trainer import Trainer
 from ..world import World
@@ -105,7 +105,7 @@ def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None
 
 def voice(console: Console | None, world: World) -> Console:
     """The first process speaks for all."""
-    return console or Console(stderr=True) if world.is_first else Console(quiet=True)
+    return console or Voice() if world.is_first else Console(quiet=True)
 
 
 def clear_beginnings(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping
 from io import StringIO
@@ -11,8 +12,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..files import flush, write_atomically
+from ..files import flush, give_up, write_atomically
 from .trackers import Tracker
+
+
+class Voice(Console):
+    """On standard error. Whoever listens may leave: what is told of goes on, in silence."""
+
+    def __init__(self):
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        give_up(sys.stderr)
 
 
 class Log:
