@@ -168,6 +168,14 @@ def test_generate_goes_on_from_the_prompt(run, capsys, tmp_path, monkeypatch):
     assert json.loads(capsys.readouterr().out)["text"] == text[len("line 1") : -1]
 
 
+def test_a_prompt_that_the_vocabulary_lacks_is_refused_before_anything_is_printed(run, capsys):
+    with pytest.raises(SystemExit) as left:
+        say("generate", run, "--prompt", "line #")
+    shown = capsys.readouterr()
+    assert (left.value.code, shown.out) == (2, "")
+    assert "the vocabulary has no '#'" in shown.err
+
+
 def test_resuming_a_finished_run_changes_nothing(run):
     before = (run / "metrics.jsonl").read_text()
     say("resume", run)
@@ -521,9 +529,10 @@ IN_JSON = {  # what is asked, and what must be among the answer
         "files",
     },
     f"retrieve test --folder memories {FEW}": {"folder", "results", "left", "files"},
-    f"retrieve recall --folder memories {TINY}": {"folder", "results", "files"},
+    f"retrieve recall --folder memories {TINY}": {"folder", "results", "left", "files"},
     "retrieve draw memories": {"folder", "files", "agreement"},
     "data ls": {"text8", "enwik8"},
+    "data": {"text8", "enwik8"},
     "data prepare text8": {"text8"},
     "import model.pt --from transformer-xl --data words --dataset wt103 --set mem_len=6 --folder imported": {"run"},
     "ls": {"recipes", "corpora", "update rule"},
@@ -581,6 +590,21 @@ def test_what_retrieve_measured_is_told(tmp_path, capsys):
         assert [(one["keys"], one["seed"]) for one in answer["results"]] == [(3, 1)]
         assert answer["left"] == 0
         assert str(tmp_path / "report.html") in answer["files"]
+
+
+def test_recall_stops_when_its_time_is_up_and_goes_on(tmp_path, capsys):
+    for minutes, left in ((0, 1), (10, 0)):
+        say("retrieve", "recall", "--folder", tmp_path, *TINY.split(), "--minutes", minutes, "--json")
+        answer = json.loads(capsys.readouterr().out)
+        assert (len(answer["results"]), answer["left"]) == (1 - left, left)
+
+
+@pytest.mark.parametrize("action", ["test", "recall"])
+def test_help_tells_what_belongs_to_the_action_itself(action, capsys):
+    with pytest.raises(SystemExit):
+        say("retrieve", action, "--help")
+    told = capsys.readouterr().out
+    assert all(f"--{name}" in told for name in ("label", "parts", "folder", "device", "processes", "minutes", "json"))
 
 
 def test_a_number_that_is_none_is_null(capsys):
@@ -653,6 +677,30 @@ def test_output_that_cannot_be_written_is_one_line(outside, run, line):
         assert done.returncode == 2
         assert re.fullmatch(r"palimpsest: .*standard output.*No space left on device.*\n", done.stderr)
         assert outside("tran", stdout=full, stderr=full).returncode == 2
+
+
+def printed_in(encoding, *arguments):
+    command = [sys.executable, "-m", "palimpsest", *map(str, arguments)]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+def test_a_character_that_an_encoding_lacks_is_a_question_mark_and_any_other_is_itself(tmp_path):
+    assert b"palimpsest VERB ?" in printed_in("ascii")
+    assert "palimpsest VERB …".encode() in printed_in("utf-8")
+    assert "palimpsest VERB …".encode("cp1252") in printed_in("cp1252")
+    (tmp_path / "novel.txt").write_text("naïve λ\n" * 200)
+    line = "train", tmp_path / "novel.txt", "--folder", tmp_path / "run", *SMALL.split(), "--sample", 0
+    say(*line)
+    written = {
+        code: printed_in(code, "generate", tmp_path / "run", "--prompt", "naïve λ", "--length", 0)
+        for code in ("utf-8", "latin-1", "ascii:backslashreplace")
+    }
+    assert written["utf-8"] == "naïve λ\n".encode()
+    assert written["latin-1"] == "naïve ?\n".encode("latin-1")
+    assert written["ascii:backslashreplace"] == b"na\\xefve \\u03bb\n"
 
 
 def test_an_interrupt_with_nothing_to_save_leaves_with_130(monkeypatch):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -445,6 +446,17 @@ def test_runs_that_can_have_no_folder_are_refused_in_one_line(recipe, tmp_path, 
     (tmp_path / "runs").symlink_to("nowhere")
     with pytest.raises(UserError, match="runs cannot be made"):
         train(recipe, None, quiet())
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/evil", "a/b", "a/", ".", ".."])
+def test_a_name_chooses_no_other_place_than_runs(recipe, tmp_path, monkeypatch, name):
+    (tmp_path / "here/below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here/below")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=f"the name '{re.escape(name)}' .*: --folder chooses another place"):
+        train(replace(recipe, name=name), None, quiet())
+    assert sorted(tmp_path.rglob("*")) == before
+    assert train(replace(recipe, name=name), Path("chosen"), quiet()) == Path("chosen")
 
 
 @pytest.mark.parametrize("name", ["novel.txt", "corpus.jsonl", "my-vocabulary.json"])

@@ -49,6 +49,7 @@ exit codes:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    stand_in_for_what_has_no_code()
     try:
         obey(sys.argv[1:] if arguments is None else arguments)
     finally:
@@ -69,7 +70,9 @@ def obey(arguments: list[str]) -> None:
     except OSError as error:  # a disk or folder that may only be read, a name that is too long, a loop of links
         see_written()  # or it was standard output
         where = error.filename or "a file, or standard output"
-        leave(2, f"{where}: {error.strerror or error}; see that it is there and can be read and written, or name another")
+        leave(
+            2, f"{where}: {error.strerror or error}; see that it is there and can be read and written, or name another"
+        )
 
 
 def answer(verb: str = "help", *rest: str) -> None:
@@ -85,6 +88,17 @@ def answer(verb: str = "help", *rest: str) -> None:
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # a user's own parts are looked for where the user stands
         import_module(f"{__name__}.{verb}").main([*rest])
+
+
+def stand_in_for_what_has_no_code() -> None:
+    """A question mark, where the encoding of standard output lacks a character; all else is written as it is."""
+    try:
+        "…✓\udcff".encode(sys.stdout.encoding, sys.stdout.errors or "strict")  # the last is a byte that is no text
+    except UnicodeEncodeError:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
+    except (AttributeError, TypeError):  # it is closed, or something else that knows no encodings
+        pass
 
 
 def see_written() -> None:

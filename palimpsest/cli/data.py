@@ -1,4 +1,4 @@
-"""palimpsest data [ls | prepare NAME]"""
+"""palimpsest data [[ls] | prepare NAME]"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,8 +42,11 @@ ACTIONS = Annotated[List, tyro.conf.subcommand("ls")] | Annotated[Prepare, tyro.
 
 
 def main(arguments: list[str]) -> None:
-    description = "The standard corpora: what there is, and how to get it."
-    options = tyro.cli(ACTIONS, args=arguments or ["ls"], prog="palimpsest data", description=description)  # pyright: ignore
+    description = "The standard corpora: what there is, and how to get it. `ls` may be left out."
+    if arguments[:1] == ["--json"]:
+        arguments = ["ls", *arguments]
+    known = {"prog": "palimpsest data", "description": description, "default": List()}
+    options = tyro.cli(ACTIONS, args=arguments, **known)  # pyright: ignore
     if isinstance(options, Prepare):
         prepare(options)
     else:

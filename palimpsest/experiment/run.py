@@ -333,6 +333,8 @@ def make_folder(folder: Path | None, name: str) -> Path:
 
 def next_folder(name: str) -> Path:
     """`runs/NAME-001`, or the first that is not there yet."""
+    if name == ".." or Path(name).name != name:
+        raise UserError(f"the name {name!r} would lead out of the folder runs: --folder chooses another place")
     number = 1
     while True:
         candidate = Path("runs") / f"{name}-{number:03d}"
