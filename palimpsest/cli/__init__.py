@@ -103,10 +103,9 @@ def stand_in_for_what_has_no_code() -> None:
 
 def see_written() -> None:
     """What was printed is on its way, or a line says why not; but not where nobody reads any more."""
-    for stream in (sys.stderr, sys.stdout):
+    for stream in filter(None, (sys.stderr, sys.stdout)):  # one that was closed before we began is None
         try:
-            if stream is not None:  # it was closed before we began
-                stream.flush()
+            stream.flush()
         except OSError as error:
             give_up(stream)
             if stream is sys.stdout and not isinstance(error, BrokenPipeError):
