@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from uuid import uuid4
 
 from .errors import UserError
@@ -79,6 +79,13 @@ def append_line(path: Path, line: str) -> None:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         is_cut_off = file.read() not in (b"", b"\n")
         file.write(b"\n" * is_cut_off + line.encode() + b"\n")
+
+
+def give_up(stream: TextIO) -> None:
+    """What it could not write is not tried again, neither at the next line nor when Python ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def flush(path: Path) -> None:

@@ -168,6 +168,14 @@ def test_generate_goes_on_from_the_prompt(run, capsys, tmp_path, monkeypatch):
     assert json.loads(capsys.readouterr().out)["text"] == text[len("line 1") : -1]
 
 
+def test_a_prompt_that_the_vocabulary_lacks_is_refused_before_anything_is_printed(run, capsys):
+    with pytest.raises(SystemExit) as left:
+        say("generate", run, "--prompt", "line #")
+    shown = capsys.readouterr()
+    assert (left.value.code, shown.out) == (2, "")
+    assert "the vocabulary has no '#'" in shown.err
+
+
 def test_resuming_a_finished_run_changes_nothing(run):
     before = (run / "metrics.jsonl").read_text()
     say("resume", run)
@@ -523,9 +531,10 @@ IN_JSON = {  # what is asked, and what must be among the answer
         "files",
     },
     f"retrieve test --folder memories {FEW}": {"folder", "results", "left", "files"},
-    f"retrieve recall --folder memories {TINY}": {"folder", "results", "files"},
+    f"retrieve recall --folder memories {TINY}": {"folder", "results", "left", "files"},
     "retrieve draw memories": {"folder", "files", "agreement"},
     "data ls": {"text8", "enwik8"},
+    "data": {"text8", "enwik8"},
     "data prepare text8": {"text8"},
     "import model.pt --from transformer-xl --data words --dataset wt103 --set mem_len=6 --folder imported": {"run"},
     "ls": {"recipes", "corpora", "update rule"},
@@ -585,6 +594,21 @@ def test_what_retrieve_measured_is_told(tmp_path, capsys):
         assert str(tmp_path / "report.html") in answer["files"]
 
 
+def test_recall_stops_when_its_time_is_up_and_goes_on(tmp_path, capsys):
+    for minutes, left in ((0, 1), (10, 0)):
+        say("retrieve", "recall", "--folder", tmp_path, *TINY.split(), "--minutes", minutes, "--json")
+        answer = json.loads(capsys.readouterr().out)
+        assert (len(answer["results"]), answer["left"]) == (1 - left, left)
+
+
+@pytest.mark.parametrize("action", ["test", "recall"])
+def test_help_tells_what_belongs_to_the_action_itself(action, capsys):
+    with pytest.raises(SystemExit):
+        say("retrieve", action, "--help")
+    told = capsys.readouterr().out
+    assert all(f"--{name}" in told for name in ("label", "parts", "folder", "device", "processes", "minutes", "json"))
+
+
 def test_a_number_that_is_none_is_null(capsys):
     print_json({"losses": [1.5, math.nan, (math.inf, -math.inf)]})
     assert json.loads(capsys.readouterr().out) == {"losses": [1.5, None, [None, None]]}
@@ -611,6 +635,74 @@ def test_a_run_that_diverges_leaves_with_1(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "palimpsest: " in shown.err
     assert not shown.out
+
+
+@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+def outside(request):
+    """Runs a line in a process of its own, whose output goes where it is sent."""
+
+    def started(*arguments, **streams):
+        command = [sys.executable, "-m", "palimpsest", *map(str, arguments)]
+        environment = os.environ | {"PYTHONUNBUFFERED": request.param}
+        return subprocess.run(command, env=environment, text=True, timeout=120, **streams)
+
+    return started
+
+
+@pytest.fixture
+def unread():
+    """A pipe from which nobody reads any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+@pytest.mark.parametrize("line", ["--help", "generate --help", "ls"])
+def test_what_nobody_reads_any_more_is_no_failure(outside, unread, line):
+    done = outside(*line.split(), stdout=unread, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_tells(outside, unread, tmp_path):
+    (tmp_path / "novel.txt").write_text(TEXT)
+    line = "train", tmp_path / "novel.txt", "--folder", tmp_path / "run", *SMALL.split()
+    assert outside(*line, stdout=unread, stderr=unread).returncode == 0
+    assert (tmp_path / "run/evaluation.json").exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is nothing that is always full")
+@pytest.mark.parametrize("line", ["--help", "generate --help", "ls", "evaluate RUN --json"])
+def test_output_that_cannot_be_written_is_one_line(outside, run, line):
+    with open("/dev/full", "w") as full:
+        done = outside(*line.replace("RUN", str(run)).split(), stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode == 2
+        assert re.fullmatch(r"palimpsest: .*standard output.*No space left on device.*\n", done.stderr)
+        assert outside("tran", stdout=full, stderr=full).returncode == 2
+
+
+def printed_in(encoding, *arguments):
+    command = [sys.executable, "-m", "palimpsest", *map(str, arguments)]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+def test_a_character_that_an_encoding_lacks_is_a_question_mark_and_any_other_is_itself(tmp_path):
+    assert b"palimpsest VERB ?" in printed_in("ascii")
+    assert "palimpsest VERB …".encode() in printed_in("utf-8")
+    assert "palimpsest VERB …".encode("cp1252") in printed_in("cp1252")
+    (tmp_path / "novel.txt").write_text("naïve λ\n" * 200)
+    line = "train", tmp_path / "novel.txt", "--folder", tmp_path / "run", *SMALL.split(), "--sample", 0
+    say(*line)
+    written = {
+        code: printed_in(code, "generate", tmp_path / "run", "--prompt", "naïve λ", "--length", 0)
+        for code in ("utf-8", "latin-1", "ascii:backslashreplace")
+    }
+    assert written["utf-8"] == "naïve λ\n".encode()
+    assert written["latin-1"] == "naïve ?\n".encode("latin-1")
+    assert written["ascii:backslashreplace"] == b"na\\xefve \\u03bb\n"
 
 
 def test_an_interrupt_with_nothing_to_save_leaves_with_130(monkeypatch):

@@ -161,6 +161,18 @@ def test_every_path_a_page_links_to_exists(page):
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_place_a_page_links_to_has_one_name_on_the_site_and_on_github(page):
+    links = re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", CODE.sub("", page.read_text()))
+    for path, anchor in links:
+        headings = re.findall(
+            r"^#+ (.+)$", CODE.sub("", (page.parent / path if path else page).read_text()), re.MULTILINE
+        )
+        kept = [re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower() for heading in headings]
+        assert anchor in {title.replace(" ", "-") for title in kept}, "GitHub has a hyphen for every space"
+        assert anchor in {re.sub(r"[\s-]+", "-", title) for title in kept}, "the site one for several"
+
+
 def test_every_module_that_has_a_door_is_in_the_reference():
     told = {name for page in DOCS.glob("api/*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.M)}
     rooms = ("experiment", "mixers", "memory", "attention", "models", "data", "training", "evaluation")

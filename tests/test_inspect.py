@@ -58,6 +58,8 @@ def test_a_text_of_ones_own_can_be_given_and_json_asked_for(run, capsys, tmp_pat
     seen = json.loads(say(capsys, "inspect", run, "--text", tmp_path / "mine.txt", "--json"))
     assert "".join(seen["tokens"]) == TEXT[:12]
     assert (run / "report.html").read_bytes() == report
+    seen = json.loads(say(capsys, "inspect", run, "--text", tmp_path / "mine.txt", "--length", 10**8, "--json"))
+    assert len(seen["tokens"]) == 12, "never more than there are"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,7 @@ def test_a_text_of_ones_own_can_be_given_and_json_asked_for(run, capsys, tmp_pat
     [
         (("--text", "nowhere.txt"), "the text cannot be read from nowhere.txt"),
         (("--length", "0"), "a length is at least 1; found 0"),
+        (("--text", "long.txt", "--length", "100000000"), "1,025 tokens are too many to look at"),
         (("--text", "empty.txt"), "nothing to look at"),
         (("--text", "greek.txt"), "the vocabulary has no 'μ'"),
     ],
@@ -73,6 +76,7 @@ def test_what_cannot_be_looked_at_is_refused(run, capsys, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "greek.txt").write_text("μῆνιν")
+    (tmp_path / "long.txt").write_text(TEXT[:1025])
     with pytest.raises(SystemExit) as left:
         main(["inspect", str(run), *flags])
     assert left.value.code == 2

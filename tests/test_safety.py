@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -179,6 +180,27 @@ def test_a_run_of_which_no_checkpoint_can_be_read_is_left_as_it_is(recipe, tmp_p
         resume(run, quiet())
     assert metrics(run) == before
     assert sorted((run / "checkpoints").iterdir()) == found
+
+
+def test_a_run_of_which_no_checkpoint_is_left_is_left_as_it_is(recipe, tmp_path):
+    run = train(recipe, tmp_path / "run", quiet())
+    before = metrics(run)
+    shutil.rmtree(run / "checkpoints")
+    for go_on in (resume, lambda folder, console: train_or_resume(recipe, folder, console)):
+        with pytest.raises(UserError, match=r"no checkpoint left in .*: bring a copy"):
+            go_on(run, quiet())
+        assert metrics(run) == before
+        assert not (run / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("lines", ["", '{"event": "train", "step": 1, "nats": 5.0}\n'], ids=["no step", "steps"])
+def test_a_run_killed_while_its_first_checkpoint_was_written_begins_again(recipe, tmp_path, lines):
+    """It may have made steps meanwhile, where checkpoints are written beside them."""
+    whole, run = train(recipe, tmp_path / "whole", quiet()), train(recipe, tmp_path / "run", quiet())
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints/step-00000000.partial").mkdir(parents=True)
+    (run / "metrics.jsonl").write_text(lines)
+    assert metrics(resume(run, quiet())) == metrics(whole)
 
 
 def test_a_run_of_which_only_the_beginning_was_saved_and_is_damaged_begins_again(recipe, tmp_path):
@@ -390,6 +412,16 @@ def test_of_two_runs_that_begin_in_one_folder_the_first_has_it(recipe, tmp_path,
     assert (run / "evaluation.json").exists()
 
 
+def test_a_record_is_one_line_and_what_to_type_is_quoted(recipe, tmp_path, monkeypatch):
+    narrow, tick = Console(file=StringIO(), width=20), Log.tick
+    monkeypatch.setattr(Log, "tick", lambda log, step: (tick(log, step), step == 2 and signal.raise_signal(2)))
+    run = train(recipe, tmp_path / "my run", narrow)
+    said = words(narrow).splitlines()
+    assert said[-1] == f"stopped after step 2; go on with: palimpsest resume '{run}'"
+    records = [line for line in said if " train  step " in line and "tokens/s" in line]
+    assert len(records) == len([record for record in metrics(run) if record["event"] == "train"]) == 2
+
+
 def test_brackets_in_a_name_are_said_as_they_are(recipe, tmp_path, told):
     run = train(recipe, tmp_path / "[bold]q[/]c :smile:", told)
     assert f"{run}: " in words(told)
@@ -414,6 +446,17 @@ def test_runs_that_can_have_no_folder_are_refused_in_one_line(recipe, tmp_path, 
     (tmp_path / "runs").symlink_to("nowhere")
     with pytest.raises(UserError, match="runs cannot be made"):
         train(recipe, None, quiet())
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/evil", "a/b", "a/", ".", ".."])
+def test_a_name_chooses_no_other_place_than_runs(recipe, tmp_path, monkeypatch, name):
+    (tmp_path / "here/below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here/below")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=f"the name '{re.escape(name)}' .*: --folder chooses another place"):
+        train(replace(recipe, name=name), None, quiet())
+    assert sorted(tmp_path.rglob("*")) == before
+    assert train(replace(recipe, name=name), Path("chosen"), quiet()) == Path("chosen")
 
 
 @pytest.mark.parametrize("name", ["novel.txt", "corpus.jsonl", "my-vocabulary.json"])

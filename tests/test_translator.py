@@ -183,11 +183,13 @@ def test_what_cannot_be_had_of_a_translator_is_refused_in_one_line(run, line, me
     assert told.count("\n") == 1
 
 
-def test_a_line_that_is_not_text_is_refused_in_one_line(run, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"We need two pears.\nWe n\xffed\n")))
+@pytest.mark.parametrize(("line", "place"), [(b"We n\xffed", "0xff at offset 4"), (b"\xff\xfeW\0", "0xff at offset 0")])
+def test_a_line_that_is_not_text_is_refused_in_one_line(run, monkeypatch, capsys, line, place):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"We need two pears.\n" + line + b"\n")))
     with pytest.raises(SystemExit):
         main(["translate", str(run), "--device", "cpu"])
-    assert "the text is not UTF-8" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"the text is not UTF-8: byte {place}. Convert it to UTF-8, or train with --vocabulary Bytes" in told
 
 
 def test_a_language_model_does_not_translate(tmp_path, capsys):

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from ..errors import Diverged, UserError, unknown
+from ..files import give_up
 from ..launch import speaks
 from ..version import __version__
 
@@ -48,22 +49,16 @@ exit codes:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
-        return
-    if arguments[0] == "--version":
-        print(__version__)
-        return
-    # threads that spin for long while they wait make a busy machine many times slower, and a quiet one no faster
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a user's own parts are looked for where the user stands
+    stand_in_for_what_has_no_code()
     try:
-        verb, *rest = arguments
-        if verb not in VERBS:
-            raise unknown("verb", verb, list(VERBS))
-        import_module(f"{__name__}.{verb}").main(rest)
+        obey(sys.argv[1:] if arguments is None else arguments)
+    finally:
+        see_written()
+
+
+def obey(arguments: list[str]) -> None:
+    try:
+        answer(*arguments)
     except UserError as error:
         leave(2, str(error))
     except Diverged as error:
@@ -71,13 +66,56 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # whoever read our output has seen enough
-        sys.stderr.close()
+        pass
     except OSError as error:  # a disk or folder that may only be read, a name that is too long, a loop of links
-        where = "" if error.filename is None else f"{error.filename}: "
-        leave(2, f"{where}{error.strerror or error}; see that it is there and can be read and written, or name another")
+        see_written()  # or it was standard output
+        where = error.filename or "a file, or standard output"
+        leave(
+            2, f"{where}: {error.strerror or error}; see that it is there and can be read and written, or name another"
+        )
+
+
+def answer(verb: str = "help", *rest: str) -> None:
+    if verb in ("-h", "--help", "help"):
+        print(HELP, end="")
+    elif verb == "--version":
+        print(__version__)
+    elif verb not in VERBS:
+        raise unknown("verb", verb, list(VERBS))
+    else:
+        # threads that spin for long while they wait make a busy machine many times slower, and a quiet one no faster
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # a user's own parts are looked for where the user stands
+        import_module(f"{__name__}.{verb}").main([*rest])
+
+
+def stand_in_for_what_has_no_code() -> None:
+    """A question mark, where the encoding of standard output lacks a character; all else is written as it is."""
+    try:
+        "…✓\udcff".encode(sys.stdout.encoding, sys.stdout.errors or "strict")  # the last is a byte that is no text
+    except UnicodeEncodeError:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
+    except (AttributeError, TypeError):  # it is closed, or something else that knows no encodings
+        pass
+
+
+def see_written() -> None:
+    """What was printed is on its way, or a line says why not; but not where nobody reads any more."""
+    for stream in filter(None, (sys.stderr, sys.stdout)):  # one that was closed before we began is None
+        try:
+            stream.flush()
+        except OSError as error:
+            give_up(stream)
+            if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+                leave(2, f"standard output cannot be written ({error.strerror}): make room there, or send it elsewhere")
 
 
 def leave(code: int, line: str) -> NoReturn:
     if speaks():
-        print(f"palimpsest: {line}", file=sys.stderr)
+        try:
+            print(f"palimpsest: {line}", file=sys.stderr, flush=True)
+        except OSError:
+            give_up(sys.stderr)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""palimpsest data [ls | prepare NAME]"""
+"""palimpsest data [[ls] | prepare NAME]"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from ..data import standard
+from ..training.log import Voice
 from .answers import print_json
 
 
@@ -41,8 +42,11 @@ ACTIONS = Annotated[List, tyro.conf.subcommand("ls")] | Annotated[Prepare, tyro.
 
 
 def main(arguments: list[str]) -> None:
-    description = "The standard corpora: what there is, and how to get it."
-    options = tyro.cli(ACTIONS, args=arguments or ["ls"], prog="palimpsest data", description=description)  # pyright: ignore
+    description = "The standard corpora: what there is, and how to get it. `ls` may be left out."
+    if arguments[:1] == ["--json"]:
+        arguments = ["ls", *arguments]
+    known = {"prog": "palimpsest data", "description": description, "default": List()}
+    options = tyro.cli(ACTIONS, args=arguments, **known)  # pyright: ignore
     if isinstance(options, Prepare):
         prepare(options)
     else:
@@ -66,7 +70,7 @@ def describe(kind: type[standard.Standard]) -> dict[str, str | bool]:
 
 
 def prepare(options: Prepare) -> None:
-    kind, console = standard.named(options.name), Console(stderr=True)
+    kind, console = standard.named(options.name), Voice()
     folder = kind.prepared()
     already = folder.is_dir() and not options.force
     if not already:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 
 from ..errors import UserError
 from ..legacy.checkpoints import import_checkpoint, published
+from ..training.log import Voice
 from .answers import print_json
 from .data import bar
 
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Import, args=arguments, prog="palimpsest import")
     path = Path(options.checkpoint)
     if not path.exists() and options.original == "adaptive-span" and path.suffix == "":
-        with bar(options.checkpoint, Console(stderr=True)) as progress:
+        with bar(options.checkpoint, Voice()) as progress:
             path = published(options.checkpoint, progress)
     settings = dict(map(read_setting, options.set))
     run = import_checkpoint(path, options.original, options.data, options.dataset, settings, options.folder)

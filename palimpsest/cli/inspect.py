@@ -20,7 +20,7 @@ class Inspect:
     text: Path | None = None
     """A text, instead of the run's validation split."""
     length: int = 128
-    """Tokens of it to look at, from the first on."""
+    """Tokens of it to look at, from the first on; at most 1,024, or as many as it has."""
     checkpoint: str = "best"
     """best, latest, the name of one, or last-5 for the mean of the newest five."""
     device: str = "auto"

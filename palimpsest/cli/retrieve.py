@@ -1,8 +1,10 @@
 """palimpsest retrieve [run | sweep | test | recall | draw]"""
 
 import json
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -201,26 +203,36 @@ def recall(arguments: list[str]) -> None:
     import_parts(own)
     several, rest = take_numbers(rest, ("--width",))
     if {"-h", "--help"} & {*rest}:
-        print("Any field of the run can be changed, any part exchanged; --width takes several numbers.\n")
+        print("Any field of the run can be changed, any part exchanged; --width takes several numbers.")
+        print(
+            "The action's own: --label, --parts MODULE, --folder, --device, --minutes, --json, and --processes, which"
+        )
+        print("here are the threads of one.\n")
         print(choices(Recollection()), "", sep="\n")
     recollection = override(Recollection(), rest, "palimpsest retrieve recall")
     label = own.label or sentence(recollection.model.block)
     device = World.enter(own.where.device, threads=own.where.processes or None).device
     own.where.folder.mkdir(parents=True, exist_ok=True)
     known = [one["asked"] for one in read_results(own.where.folder, RECALL)]
-    say, wanted = teller(own.where), []
+    say, wanted, left = teller(own.where), [], 0
+    end = math.inf if own.where.minutes is None else time.monotonic() + 60 * own.where.minutes
     for width in several.get("--width", [recollection.model.width]):
         asked = replace(recollection, model=replace(recollection.model, width=width))
         wanted.append(json_of(asked))
         if wanted[-1] in known:
             continue
+        if time.monotonic() >= end:
+            left += 1
+            continue
         found = {"label": label, **asked.measure(device)}
         append_line(own.where.folder / RECALL, json.dumps(found))
         say(f"{label}, width {width}: {found['bytes']:,} bytes, accuracy {found['accuracy']:.3f}")
+    if left:
+        say(f"the time is up: {left} of {len(wanted)} widths are left, and the same command goes on with them")
     files = show(replace(own.where, csv=False))
     if own.where.json:
         found = [result for result in read_results(own.where.folder, RECALL) if result["asked"] in wanted]
-        print_json({"folder": own.where.folder, "results": found, "left": 0, "files": files})
+        print_json({"folder": own.where.folder, "results": found, "left": left, "files": files})
 
 
 def draw(arguments: list[str]) -> None:

@@ -1,5 +1,6 @@
 """palimpsest translate RUN < SENTENCES > TRANSLATIONS"""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -56,7 +57,8 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"--n-best and --batch are at least 1; found {options.n_best} and {options.batch}")
     trained = load(options.run, options.checkpoint, options.device)
     if not isinstance(trained, Translator):
-        raise UserError(f"{options.run} is a language model and does not translate: palimpsest generate {options.run}")
+        run = shlex.quote(str(options.run))
+        raise UserError(f"{options.run} is a language model and does not translate: palimpsest generate {run}")
     decoding = choose_decoding(trained.recipe.evaluation, options)
     answers = translations(trained, decoding, options)
     if options.json:

@@ -17,6 +17,7 @@ from ..experiment.trained import read_tokens
 from ..files import cache
 from ..kernels.fused.tuned import SHELF, forget
 from ..kernels.trust import HAS_TRITON
+from ..training.log import Voice
 from ..training.step import ScaledStep, Step
 from ..world import World
 from .answers import print_json
@@ -98,7 +99,7 @@ def search(recipe: Recipe, run: Path | None, seconds: float) -> "list[Improvemen
     from ..kernels.tuning import TUNABLE, tune
 
     device = torch.device("cuda", torch.cuda.current_device())
-    with bar(seconds, Console(stderr=True)) as notice:
+    with bar(seconds, Voice()) as notice:
         calls = calls_of(recipe, run, device)
         if not calls:
             raise UserError(

@@ -62,15 +62,23 @@ class Codec:
         return {"codec": type(self).__name__, **kept}
 
 
-def text_of(raw: bytes, offset: int = 0) -> str:
-    """`offset` says where in the file `raw` begins."""
+def text_of(raw: bytes, offset: int = 0, otherwise: str = "use --vocabulary Bytes") -> str:
+    """`offset` says where in the file `raw` begins, `otherwise` what to do if it cannot be converted."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"the text is not UTF-8: byte 0x{raw[error.start]:02x} at offset {offset + error.start:,}. "
-            "Convert it to UTF-8, or use --vocabulary Bytes"
+            f"Convert it to UTF-8, or {otherwise}"
         ) from None
+
+
+def bytes_of(text: str) -> bytes:
+    """Those that were no UTF-8, which come from the shell or from standard input hidden in surrogates, as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that hides none
+        return text.encode("utf-8", "surrogatepass")
 
 
 def characters_begun(raw: bytes) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .codec import PieceCodec, text_of
+from .codec import PieceCodec, bytes_of, text_of
 
 SPACE = "▁"  # sentencepiece writes a space like this, so a real one must be kept away from it
 
@@ -74,7 +74,7 @@ class SubWordCodec(PieceCodec):
 
     def encode(self, text: str) -> np.ndarray:
         """Lines are encoded on their own: it takes half the time and gives the same tokens."""
-        parts = re.split(f"([\n{SPACE}])", text_of(text.encode("utf-8", "surrogatepass")))
+        parts = re.split(f"([\n{SPACE}])", text_of(bytes_of(text), otherwise="train with --vocabulary Bytes"))
         encoded: list[list[int]] = self._processor.encode(parts[::2], num_threads=1)
         separators = [self._separators[separator] for separator in parts[1::2]]
         tokens = chain.from_iterable(chain(*pair) for pair in zip(encoded, [*separators, []], strict=True))

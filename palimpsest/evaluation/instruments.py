@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..gates import Gates
 
 RANKINGS = 16  # times at which the page is looked at
+LONGEST = 1024  # tokens: of every head there are several numbers for each pair of them, and the report has one
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class Inspection:
 @torch.no_grad()
 def read_instruments(model: nn.Module, ids: Tensor, pieces: tuple[str, ...]) -> Inspection:
     """The readings of a language model over one text, ids `t`; pieces are its tokens as people read them."""
+    if len(ids) > LONGEST:
+        raise UserError(
+            f"{len(ids):,} tokens are too many to look at, for every head has numbers for each pair of them: "
+            f"ask for a length of at most {LONGEST:,}"
+        )
     times = ranked_after(len(ids))
     layers = []
     for layer, address in enumerate(overheard(model, ids), start=1):

@@ -15,6 +15,7 @@ and nothing is ever overwritten.
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from ..report.page import write_report
 from ..serialise import to_json
 from ..shards import whole
 from ..training.checkpoint import Checkpoints, check, load_training, load_weights
-from ..training.log import Log, Silence
+from ..training.log import Log, Silence, Voice
 from ..training.precision import Single
 from ..training.trainer import Trainer
 from ..world import World
@@ -77,10 +78,11 @@ def resume(folder: Path, console: Console | None = None) -> Path:
     recipe = Recipe.read(folder / "recipe.json")
     world = World.join(recipe.run.device, recipe.run.threads)
     console = voice(console, world)
+    quoted = shlex.quote(str(folder))
     if not (folder / "corpus.json").exists():
-        raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {folder}")
+        raise UserError(f"{folder} was not trained here; begin with its weights: palimpsest train --from {quoted}")
     tokens = world.in_turn(lambda: read_tokens(recipe, folder, partial(say, console)))
-    refuse_another(tokens, recipe, folder, f"go on with it, or begin a new run with `palimpsest train --from {folder}`")
+    refuse_another(tokens, recipe, folder, f"go on with it, or begin a new run with `palimpsest train --from {quoted}`")
     workshop = world.together(lambda: Workshop.open(recipe, tokens, world))
     with ExitStack() as hold:
         world.first(lambda: hold.enter_context(held(folder)))
@@ -103,7 +105,7 @@ def train_or_resume(recipe: Recipe, folder: Path, console: Console | None = None
 
 def voice(console: Console | None, world: World) -> Console:
     """The first process speaks for all."""
-    return console or Console(stderr=True) if world.is_first else Console(quiet=True)
+    return console or Voice() if world.is_first else Console(quiet=True)
 
 
 def clear_beginnings(folder: Path) -> None:
@@ -199,7 +201,7 @@ def carry_out(workshop: Workshop, folder: Path, console: Console) -> bool:
         begin(trainer, recipe, console)
         finished = trainer.fit()
     if not finished:
-        say(console, f"stopped after step {trainer.step}; go on with: palimpsest resume {folder}")
+        say(console, f"stopped after step {trainer.step}; go on with: palimpsest resume {shlex.quote(str(folder))}")
     return finished
 
 
@@ -214,6 +216,7 @@ def open_log(workshop: Workshop, folder: Path, console: Console) -> Log:
 def begin(trainer: Trainer, recipe: Recipe, console: Console) -> None:
     """From the newest checkpoint that can be read, else from another run's weights, else from scratch."""
     checkpoints, world = trainer.checkpoints, trainer.world
+    world.first(lambda: refuse_bereft(checkpoints, trainer.log.path))
     damaged: list[Path] = []
     for checkpoint in reversed(world.first(checkpoints.all)):
         try:
@@ -231,12 +234,22 @@ def begin(trainer: Trainer, recipe: Recipe, console: Console) -> None:
         raise UserError(
             f"no checkpoint in {checkpoints.folder} can be read: bring a copy of one back, or train anew elsewhere"
         )
+    trainer.log.cut_back(0)  # before the damaged one is put away: a kill between must not leave lines of no checkpoint
     world.first(lambda: pass_over(checkpoints, damaged))
-    trainer.log.cut_back(0)
     if recipe.run.start_from is not None:
         source = start_of(recipe.run.start_from)
         trainer.start_from(source)
         say(console, f"weights taken from {source}")
+
+
+def refuse_bereft(checkpoints: Checkpoints, log: Path) -> None:
+    """A run that made steps has had a checkpoint: where none is left, beginning again would forget all its numbers."""
+    had_its_first = not (checkpoints.folder / FIRST).with_suffix(".partial").exists()  # it may be written beside steps
+    if not checkpoints.all() and had_its_first and log.exists() and log.stat().st_size:
+        raise UserError(
+            f"there is no checkpoint left in {checkpoints.folder}, but {log.name} tells of steps that were made: "
+            "bring a copy of one back, or train anew elsewhere"
+        )
 
 
 def start_of(other: Path) -> Path:
@@ -300,7 +313,8 @@ def new_folder(folder: Path | None, name: str) -> Iterator[Path]:
     with held(folder):
         if contents(folder):
             raise UserError(
-                f"{folder} is not empty: go on with `palimpsest resume {folder}`, or choose another --folder"
+                f"{folder} is not empty: go on with `palimpsest resume {shlex.quote(str(folder))}`, "
+                "or choose another --folder"
             )
         yield folder
 
@@ -321,6 +335,8 @@ def make_folder(folder: Path | None, name: str) -> Path:
 
 def next_folder(name: str) -> Path:
     """`runs/NAME-001`, or the first that is not there yet."""
+    if name == ".." or Path(name).name != name:
+        raise UserError(f"the name {name!r} would lead out of the folder runs: --folder chooses another place")
     number = 1
     while True:
         candidate = Path("runs") / f"{name}-{number:03d}"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..data.codec import characters_begun
+from ..data.codec import Printer, characters_begun
 from ..data.corpora import Corpus
 from ..data.tokens import Split, Tokens, tokenise
 from ..data.vocabulary import Codec, codec_from_json
@@ -56,11 +56,11 @@ class Trained:
         """The same in small pieces, each as soon as it can be printed."""
         if length < 0:
             raise UserError(f"length is 0 or more; found {length}")
-        return self.written(prompt, length, sampling, seed)
+        ids = self.codec.encode(prompt)  # refused before anything is printed
+        return self.written(self.drawn(ids, sampling, seed), self.codec.stream(before=prompt), length)
 
-    def written(self, prompt: str, length: int, sampling: Sampling, seed: int) -> Iterator[str]:
-        printer = self.codec.stream(before=prompt)
-        for token in islice(self.drawn(self.codec.encode(prompt), sampling, seed), length):
+    def written(self, drawn: Iterator[int], printer: Printer, length: int) -> Iterator[str]:
+        for token in islice(drawn, length):
             yield printer(token)
         yield printer.close()
 

@@ -15,6 +15,7 @@ Where the weights are shared out, what goes with them is too: the tensors of tra
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -110,7 +111,7 @@ class Checkpoints:
         free = f"{shutil.disk_usage(run).free / 2**30:.2f} GiB free"
         return (
             f"{self.folder / name} could not be written ({first_line(error)}; {free}), but {kept}: "
-            f"make room on that disk, then go on with `palimpsest resume {run}`"
+            f"make room on that disk, then go on with `palimpsest resume {shlex.quote(str(run))}`"
         )
 
     def set_aside(self, checkpoint: Path) -> None:

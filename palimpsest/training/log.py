@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping
 from io import StringIO
@@ -11,8 +12,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..files import flush, write_atomically
+from ..files import flush, give_up, write_atomically
 from .trackers import Tracker
+
+
+class Voice(Console):
+    """On standard error. Whoever listens may leave: what is told of goes on, in silence."""
+
+    def __init__(self):
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        give_up(sys.stderr)
 
 
 class Log:
@@ -70,7 +82,7 @@ class Log:
             self.progress.update(self.task, completed=step, numbers=line)
         if event == "valid" or not (self.console.is_terminal or self.console.is_jupyter):
             told = f"{event:>6}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}"
-            self.console.print(told, markup=False, highlight=False)
+            self.console.print(told, markup=False, highlight=False, soft_wrap=True)
         if self.tracker is not None:
             self.tracker.log(step, {f"{event}/{name}": number for name, number in plain.items()})
 
