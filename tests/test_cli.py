@@ -391,7 +391,7 @@ def test_a_run_that_cannot_start_from_another_leaves_nothing_behind(run, capsys,
         (["train", "--from", "file"], "file is not a run: there is no recipe.json"),
         (["train", "--folder", "file"], "file cannot be made"),
         (["train", "--name", "x" * 256], "cannot be made (File name too long)"),
-        (["train", "x" * 256 + ".txt"], "File name too long"),
+        (["train", "x" * 256 + ".txt"], "xxx.txt"),  # too long, or, since Python 3.14, not there
         (["train", "caf\udce9.txt"], r"caf\udce9.txt' is not UTF-8"),
         (["train", "--folder", "caf\udce9"], r"caf\udce9' is not UTF-8"),
         (["train", "--name", "caf\udce9"], r"caf\udce9' is not UTF-8"),
