@@ -38,10 +38,9 @@ FAR = 2**31  # numbers: within a row, kernels have offsets of 32 bits to tokens 
 
 def in_line(x: Tensor) -> Tensor:
     """`… tokens heads numbers`, with the numbers of a vector one behind the other, and no token or head too far off."""
-    *_, tokens, heads, numbers = x.shape
-    *_, to_token, to_head, to_number = x.stride()  # torch takes longer to tell one of them than all
-    near = tokens * to_token < FAR and heads * to_head < FAR
-    return x if near and (to_number == 1 or numbers == 1) else x.contiguous()
+    sizes, steps = x.shape, x.stride()  # torch takes longer to tell one of them than all
+    near = sizes[-3] * steps[-3] < FAR and sizes[-2] * steps[-2] < FAR
+    return x if near and steps[-1] == 1 else x.contiguous()
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
