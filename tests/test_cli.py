@@ -32,6 +32,11 @@ from palimpsest.training.schedules import Plateau
 SMALL = "--steps 4 --batch 2 --segment 16 --width 24 --layers 1 --validate-every 4 --save-every 2 --threads 1"
 
 
+def slowly(value):
+    """One that is tried with the slow tests, as it starts a process or several."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 def say(*arguments):
     return main([str(argument) for argument in arguments])
 
@@ -498,7 +503,7 @@ def test_a_recipe_in_a_users_own_file_with_a_part_of_its_own_is_trained_and_foun
     assert "nats per token" in again.stdout, again.stderr
 
 
-@pytest.mark.parametrize("name", ["json.py", "os.py", "my-recipe.v2.py"])
+@pytest.mark.parametrize("name", ["json.py", slowly("os.py"), slowly("my-recipe.v2.py")])
 def test_a_recipe_may_be_called_anything(tmp_path, name):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / name).write_text(RECIPE_OF_A_USER)
@@ -658,12 +663,13 @@ def unread():
     os.close(writing)
 
 
-@pytest.mark.parametrize("line", ["--help", "generate --help", "ls"])
+@pytest.mark.parametrize("line", ["--help", slowly("generate --help"), "ls"])
 def test_what_nobody_reads_any_more_is_no_failure(outside, unread, line):
     done = outside(*line.split(), stdout=unread, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_tells(outside, unread, tmp_path):
     (tmp_path / "novel.txt").write_text(TEXT)
     line = "train", tmp_path / "novel.txt", "--folder", tmp_path / "run", *SMALL.split()
@@ -672,7 +678,7 @@ def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_tells(outside, unrea
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is nothing that is always full")
-@pytest.mark.parametrize("line", ["--help", "generate --help", "ls", "evaluate RUN --json"])
+@pytest.mark.parametrize("line", ["--help", slowly("generate --help"), slowly("ls"), slowly("evaluate RUN --json")])
 def test_output_that_cannot_be_written_is_one_line(outside, run, line):
     with open("/dev/full", "w") as full:
         done = outside(*line.replace("RUN", str(run)).split(), stdout=full, stderr=subprocess.PIPE)
@@ -689,6 +695,7 @@ def printed_in(encoding, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_character_that_an_encoding_lacks_is_a_question_mark_and_any_other_is_itself(tmp_path):
     assert b"palimpsest VERB ?" in printed_in("ascii")
     assert "palimpsest VERB …".encode() in printed_in("utf-8")
