@@ -370,6 +370,16 @@ def test_a_mistake_gets_one_clear_line(capsys, tmp_path, monkeypatch, flags, wor
     assert not [*tmp_path.iterdir()], "a recipe that cannot be begun leaves nothing behind"
 
 
+def test_an_optimiser_that_torch_does_not_take_leaves_nothing_behind(capsys, tmp_path, monkeypatch):
+    def refused(spec, groups):
+        raise ValueError("no such momentum")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(SGD, "over", refused)
+    assert "there is no such SGD (no such momentum)" in complaint(capsys, "train", "--optimiser", "SGD")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from ..data import standard
-from ..training.log import Voice
+from ..training.log import Voice, say
 from .answers import print_json
 
 
@@ -74,9 +74,8 @@ def prepare(options: Prepare) -> None:
     folder = kind.prepared()
     already = folder.is_dir() and not options.force
     if not already:
-        notice = partial(console.print, markup=False, emoji=False, soft_wrap=True)
         with bar(kind.shelf, console) as progress:
-            standard.prepare(kind, options.source, notice, progress)
+            standard.prepare(kind, options.source, partial(say, console), progress)
     if options.json:
         print_json({kind.shelf: describe(kind)})
     elif already:

@@ -185,9 +185,7 @@ def test(arguments: list[str]) -> None:
     import_parts(own)
     several, rest = take_numbers(rest, ("--keys", "--seed"))
     if {"-h", "--help"} & {*rest}:
-        print("Any field of the run can be changed, any part exchanged; --keys and --seed take several numbers.")
-        print("The action's own: --label, --parts MODULE, --folder, --device, --processes, --minutes, --csv, --json.\n")
-        print(choices(Retrieval()), "", sep="\n")
+        explain(Retrieval(), "--keys and --seed take", "--processes, --minutes, --csv, --json")
     retrieval = override(Retrieval(), rest, "palimpsest retrieve test")
     keys, seeds = several.get("--keys", [retrieval.task.keys]), several.get("--seed", [1, 2, 3])
     asked = [
@@ -203,12 +201,9 @@ def recall(arguments: list[str]) -> None:
     import_parts(own)
     several, rest = take_numbers(rest, ("--width",))
     if {"-h", "--help"} & {*rest}:
-        print("Any field of the run can be changed, any part exchanged; --width takes several numbers.")
-        print(
-            "The action's own: --label, --parts MODULE, --folder, --device, --minutes, --json, and --processes, which"
+        explain(
+            Recollection(), "--width takes", "--minutes, --json, and --processes, which\nhere are the threads of one"
         )
-        print("here are the threads of one.\n")
-        print(choices(Recollection()), "", sep="\n")
     recollection = override(Recollection(), rest, "palimpsest retrieve recall")
     label = own.label or sentence(recollection.model.block)
     device = World.enter(own.where.device, threads=own.where.processes or None).device
@@ -249,6 +244,13 @@ def draw(arguments: list[str]) -> None:
 
 def json_of(spec: Spec) -> Any:
     return json.loads(json.dumps(to_json(spec)))
+
+
+def explain(asked: Spec, several: str, own: str) -> None:
+    """What can be said of an action that tests a memory, before tyro tells its fields."""
+    print(f"Any field of the run can be changed, any part exchanged; {several} several numbers.")
+    print(f"The action's own: --label, --parts MODULE, --folder, --device, {own}.\n")
+    print(choices(asked), "", sep="\n")
 
 
 def divide(arguments: list[str]) -> tuple[Own, list[str]]:

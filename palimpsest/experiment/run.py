@@ -37,7 +37,7 @@ from ..report.page import write_report
 from ..serialise import to_json
 from ..shards import whole
 from ..training.checkpoint import Checkpoints, check, load_training, load_weights
-from ..training.log import Log, Silence, Voice
+from ..training.log import Log, Silence, Voice, say
 from ..training.precision import Single
 from ..training.trainer import Trainer
 from ..world import World
@@ -290,10 +290,6 @@ def conclude(workshop: Workshop, folder: Path, console: Console) -> None:
         say(console, f"report: {write_report(folder)}")
     except UserError as missing:
         say(console, f"no report: {missing}")
-
-
-def say(console: Console, line: str) -> None:
-    console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)  # a name is said as it is
 
 
 def check_splits(recipe: Recipe, tokens: Tokens) -> None:

@@ -153,7 +153,7 @@ def refuse_another(tokens: Tokens, recipe: Recipe, folder: Path, purpose: str) -
 def fingerprint(tokens: Tokens) -> dict[str, dict[str, Any]]:
     """Enough to know the corpus again."""
     return {
-        name: {"tokens": split.tokens, "sha256": sha256(split.ids.tobytes()).hexdigest()}
+        name: {"tokens": split.tokens, "sha256": sha256(np.ascontiguousarray(split.ids).data).hexdigest()}
         for name, split in tokens.splits.items()
     }
 

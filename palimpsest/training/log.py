@@ -27,6 +27,11 @@ class Voice(Console):
         give_up(sys.stderr)
 
 
+def say(console: Console, line: str) -> None:
+    """As it is, and as one line: it may hold names of any kind."""
+    console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
 class Log:
     """Train, valid and gauges records. On a terminal or in a notebook a bar moves; elsewhere a record is a line."""
 
@@ -81,8 +86,7 @@ class Log:
         if event == "train":
             self.progress.update(self.task, completed=step, numbers=line)
         if event == "valid" or not (self.console.is_terminal or self.console.is_jupyter):
-            told = f"{event:>6}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}"
-            self.console.print(told, markup=False, highlight=False, soft_wrap=True)
+            say(self.console, f"{event:>6}  step {step:>{len(str(self.steps))}}/{self.steps}  {line}")
         if self.tracker is not None:
             self.tracker.log(step, {f"{event}/{name}": number for name, number in plain.items()})
 

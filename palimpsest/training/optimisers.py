@@ -117,8 +117,7 @@ class AdamW(Optimiser):
     epsilon: NotNegative = 1e-8
     weight_decay: NotNegative = 0.1
 
-    def goes_on_from(self, other: Optimiser) -> bool:
-        return isinstance(other, Adam | AdamW)
+    goes_on_from = Adam.goes_on_from
 
     def over(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(groups, self.rate, (self.beta1, self.beta2), self.epsilon, fused=on_gpu(groups))
